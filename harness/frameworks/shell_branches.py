@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from harness.frameworks.shell_variables import OF_MACHINE, USED, filled, names_set, with_assigned
+from harness.frameworks.sourced import SOURCE
 
 BRACKETS = r"\((?>[^()]|\((?>[^()]|\((?>[^()]|\([^()]*+\))*+\))*+\))*+\)"
 LITERAL = re.compile(
@@ -49,6 +50,9 @@ NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
 
 BASENAME = re.compile(r"""\$\(basename\s+(?:"([^"\s]*)"|([^"\s)]+))\)""")
 """The last part of a path."""
+
+OF_SHELL = re.compile(r"activate|bashrc|profile|conda", re.IGNORECASE)
+"""Files that set up a shell and none of a script's own variables."""
 
 BARE = re.compile(r"(?<![\w$.-])(?<!\$\{)[A-Za-z_]\w*")
 """Words that may set a variable: as `X=`, `for X in` or `read X`."""
@@ -151,6 +155,7 @@ class _BranchReader:
         self.settable = {*BARE.findall(text), UNKNOWN[1:]}
         self.variables: dict[str, str] = {}
         self.kept: list[str] = []
+        self.unread = False  # a file that it sources, which may set any variable
 
     def read(self, part: _Part, sure: bool = True, depth: int = 0) -> None:
         """Keep what may be taken of a branch; `sure`: the branch itself is taken."""
@@ -169,6 +174,7 @@ class _BranchReader:
     def keep(self, text: str, sure: bool) -> None:
         """Keep a text; `sure`: it is taken, so that its variables have their values after it."""
         self.kept.append(f"{text}\n")
+        self.unread = self.unread or any(not OF_SHELL.search(found[1]) for found in SOURCE.finditer(text))
         was = {} if sure else {name: self.variables.get(name) for name in names_set(text)}
         with_assigned(text, self.variables)
         for name, value in was.items():
@@ -210,7 +216,7 @@ class _BranchReader:
         if not (condition.startswith(("[", "! [")) and condition.endswith("]")):
             return None
         parts = re.split(r"\s+(&&|\|\|)\s+", BASENAME.sub(self._basename, condition))
-        every = [self._holds(part) for part in parts[::2]]
+        every = [self._holds(part, "[[" in condition) for part in parts[::2]]
         match set(parts[1::2]):
             case joins if len(joins) > 1:
                 return None
@@ -222,14 +228,21 @@ class _BranchReader:
         path = self.value(found[1] or found[2] or "")
         return found[0] if path is None else Path(path).name
 
-    def _holds(self, part: str) -> bool | None:
+    def _holds(self, part: str, double: bool) -> bool | None:
         outer, inner, test = TEST.fullmatch(part).groups()  # type: ignore[union-attr]
-        holds = self._compared(test)
+        holds = self._compared(test, double)
         return None if holds is None else holds != (bool(outer) != bool(inner))
 
-    def _compared(self, test: str) -> bool | None:
+    def _compared(self, test: str, double: bool) -> bool | None:
+        """Return what a test says; one in single brackets sees no word where an unquoted one is empty."""
+
+        def lost(word: str, value: str | None) -> bool:
+            return value == "" and not double and word[0] not in "\"'"
+
         if one := OF_ONE.fullmatch(test):
             value = self.value(one[2])
+            if one[1] != "-z" and lost(one[2], value):
+                return None
             if one[1] in ("-z", "-n"):
                 return None if value is None else (value == "") == (one[1] == "-z")
             return False if value == "" else None
@@ -237,6 +250,8 @@ class _BranchReader:
             return None
         left, right = self.value(two[1]), self.value(two[3])
         if left is None or right is None:
+            return None
+        if two[2] == "!=" and (lost(two[1], left) or lost(two[3], right)):
             return None
         if two[2] in NUMBERS:
             with suppress(ValueError):
@@ -249,7 +264,7 @@ class _BranchReader:
         """Return a word's value, in which a variable that nothing sets is empty; None of any other."""
         text = filled(word.strip("\"'"), self.variables)
         names = {found[1] or found[3] for found in USED.finditer(text)}
-        if any(name in self.settable or OF_MACHINE.fullmatch(name) for name in names):
+        if any(self.unread or name in self.settable or OF_MACHINE.fullmatch(name) for name in names):
             return None
         text = USED.sub("", text)
         return None if "$" in text else text

@@ -25,9 +25,12 @@ ASSIGNED = re.compile(
 POSITIONAL = re.compile(r"\$(?:\d|\{(?:\d+|\w+#[^{}]*=)\}|@|\*)\Z")
 """What the script's own caller gives; a value that the script set before is its default."""
 
-USED_SO = r"(?:\[[@*]\])?(?::-((?:[^{}]|\{[^{}]*\})*))?"
+USED_SO = r"(?:\[[@*]\])?(?::?[-=]((?:[^{}]|\{[^{}]*\})*))?"
 USED = re.compile(r"\$\{(\w+)" + USED_SO + r"\}|\$(\w+)")
 """A use of a shell's variable, with the value it has when it is not set."""
+
+DEFAULTED = re.compile(r"\$\{(\w+):?=((?:[^{}\n]|\{[^{}\n]*\})*)\}")
+"""A use of a variable that sets it where it is not set."""
 
 ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)|\$\(expr ([^()]*)\)|`expr ([^`]*)`")
 """A shell's sums and products of whole numbers."""
@@ -53,14 +56,20 @@ def assigned(text: str) -> Iterator[tuple[str, str]]:
         yield name, " ".join(line.partition(" #")[0] for line in value.splitlines())
 
 
+def _set(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the variables that a use sets where they are not set, and then those that are assigned."""
+    defaults = [(found[1], f"${{{found[1]}:-{found[2]}}}") for found in DEFAULTED.finditer(text)]
+    yield from (*defaults, *assigned(text)) if defaults else assigned(text)
+
+
 def names_set(text: str) -> set[str]:
     """Return the names of a text's variables."""
-    return {name.rstrip("+") for name, _ in assigned(text)}
+    return {name.rstrip("+") for name, _ in _set(text)}
 
 
 def with_assigned(text: str, variables: dict[str, str]) -> None:
     """Add to the variables what a script's text assigns, in which earlier values are filled in."""
-    for name, value in assigned(text):
+    for name, value in _set(text):
         added = name.endswith("+")
         name = name.rstrip("+")
         if POSITIONAL.match(value) and name in variables:

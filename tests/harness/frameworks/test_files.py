@@ -225,7 +225,21 @@ WITHOUT_BRANCHES = {
     "B=2\nfor i in $@; do\ncase $i in\n--b=?*) B=${i#*=} ;;\nesac\ndone": 2,
 }  # fmt: skip
 """What looks like a branch and is none, or is not understood, and what B is after it."""
-SCRIPTS |= WITHOUT_BRANCHES
+SET = "B=3\nif [ {} ]; then\nB=1\nelse\nB=2\nfi"
+OF_VALUES = {
+    ': "${USE:=1}"\n' + SET.format('"$USE" = 1'): 1,
+    ": ${USE=1}\n" + SET.format('"$USE" = 1'): 1,
+    "USE=2\n: ${USE:=1}\n" + SET.format('"$USE" = 1'): 2,
+    "C=${USE:=4}\nB=$USE": 4,
+    SET.format('-n "$USE"'): 2,
+    "source .env\n" + SET.format('-z "$USE"'): 2,  # not known: the last
+    "source away.sh || true\n" + SET.format('-z "$USE"'): 2,
+    "source venv/bin/activate\n" + SET.format('-z "$USE"'): 1,
+    "B=3\nif [ -n $USE ]; then\nB=1\nfi": 1,  # true without a word; not known: the last
+    "B=3\nif [[ -n $USE ]]; then\nB=1\nfi": 3,
+}
+"""What sets a variable that its script does not assign."""
+SCRIPTS |= WITHOUT_BRANCHES | OF_VALUES
 RUN = "torchrun --nproc_per_node 4 t.py --model_name_or_path gpt2 --per_device_train_batch_size $B"
 
 
@@ -322,3 +336,5 @@ def test_what_is_sourced_lies_in_the_folder_and_is_read_once(tmp_path):
     for name in ("../above.sh", "link.sh"):
         script.write_text(f"B=1\nsource {name}\n{RUN}\n")
         assert read_own_file(script).micro_batch_size == 1
+    script.write_text(f"source away.sh || true\n{SET.format('-z $USE')}\n{RUN}\n")
+    assert read_own_file(script).micro_batch_size == 2  # not known: the last
