@@ -5,29 +5,35 @@ from __future__ import annotations
 import glob
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from harness.frameworks.shell_variables import OF_MACHINE, USED, filled, with_assigned
+from harness.frameworks.shell_variables import OF_MACHINE, USED, filled, names_set, with_assigned
+from harness.frameworks.sourced import SOURCE
 
-TOKEN = re.compile(
-    r"(?:^|(?<=[;&|{])|(?<=\bthen)|(?<=\belse)|(?<=\bdo))[^\S\n]*"
-    r"(?:(?P<test>if|elif)\s+(?P<condition>[^\n]*?)[^\S\n]*(?:;|\n)\s*then\b"
-    r"|(?P<else>else)\b(?!\s*:)|(?P<end>fi)\b)"
-    r"|\bcase\s+(?P<word>\S+)\s+in\b",
+BRACKETS = r"\((?>[^()]|\((?>[^()]|\((?>[^()]|\([^()]*+\))*+\))*+\))*+\)"
+LITERAL = re.compile(
+    rf"""\\.|(?P<comment>(?<![^\s;&|()])\#[^\n]*)|(?<!<)<<-?[^\S\n]*(?P<mark>["']?)(?P<name>[A-Za-z_]\w*)(?P=mark)"""
+    rf"""|'[^']*'|"(?>\\.|\${BRACKETS}|[^"\\])*+"|`[^`]*`|\${BRACKETS}""",
+    re.DOTALL,
+)
+"""Text that has no branches of the script's own, and the begin of a document within it."""
+
+KEYWORD = re.compile(
+    r"(?:^|(?<=[;&|{()])|(?<=\bthen)|(?<=\belse)|(?<=\bdo))[^\S\n]*+"
+    r"(?:(?P<name>if|then|elif|else|fi|esac)(?![\w=.:-])|case\s++(?P<word>\S++)\s++in\b)"
+    r"|(?P<next>;;&?|;&)",
     re.MULTILINE,
 )
-"""What divides a script into branches; an `else:` is one of Python within."""
+"""What divides a script into branches, where a command begins."""
 
-ESAC = re.compile(r"\besac\b")
-BRANCH = re.compile(r"\s*\(?([^()\n]+)\)(.*?)(?:;;|\Z)", re.DOTALL)
-PATTERN = re.compile(r"^\s*(?:-[\w-]+[^\S\n]*\|[^\S\n]*)*--?\w[\w-]*[^\S\n]*\)", re.MULTILINE)
-"""The end of a shell's `case`, its branches, and patterns of theirs that look like options."""
+PATTERNS = re.compile(r"\s*+\(?([^()\n]++)\)")
+"""The patterns of a branch of a `case`."""
 
-TEST = re.compile(r"(!\s+)?(?:\[+\s+)?(!\s+)?(.*?)(?:\s+\]+)?")
+TEST = re.compile(r"(!\s++)?(?:\[++\s++)?(!\s++)?(.*?)(?:\s++\]++)?")
 WORD = r"""("[^"]*"|'[^']*'|[^\s"']+)"""
 OF_ONE = re.compile(rf"(-[znfdes])\s+{WORD}")
 OF_TWO = re.compile(rf"{WORD}\s+(==?|!=|-eq|-ne|-gt|-ge|-lt|-le)\s+{WORD}")
@@ -45,114 +51,172 @@ NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
 BASENAME = re.compile(r"""\$\(basename\s+(?:"([^"\s]*)"|([^"\s)]+))\)""")
 """The last part of a path."""
 
+OF_SHELL = re.compile(r"activate|bashrc|profile|conda", re.IGNORECASE)
+"""Files that set up a shell and none of a script's own variables."""
+
 BARE = re.compile(r"(?<![\w$.-])(?<!\$\{)[A-Za-z_]\w*")
 """Words that may set a variable: as `X=`, `for X in` or `read X`."""
 
 
 DEEPEST = 100
-"""An `if` within others; no script comes near it."""
+"""A branch within others; no script comes near it."""
 
 UNKNOWN = "$command_output"
 """The value of a variable that only a run of the script knows."""
 
 
 @dataclass
-class _If:
-    """An `if` that is read."""
+class _Part:
+    """A branch: where its condition or patterns begin, and its text after them."""
 
-    live: bool = True  # its branch at hand may be taken
-    taken: bool = False  # one surely is
-    sure: bool = True  # which one is known
+    start: int
+    body: int
+    condition: str = ""  # "" of an `else`
+    end: int = 0
+    within: list[_Node] = field(default_factory=list)
 
 
-def _tokens(text: str) -> Iterator[tuple[re.Match[str], str, int]]:
-    """Yield what divides a script, with the branches of a `case`, and where it ends."""
-    at, closed = 0, True
-    while token := TOKEN.search(text, at):
-        at, branches = token.end(), ""
-        if token["word"] is not None:
-            end = ESAC.search(text, at) if closed else None
-            closed = end is not None
-            if end is None:
-                continue
-            branches, at = text[at : end.start()], end.end()
-        yield token, branches, at
+@dataclass
+class _Node:
+    """An `if`, or a `case` of a word, with its branches."""
+
+    start: int
+    word: str | None
+    parts: list[_Part]
+    end: int = 0
+
+
+def _masked(text: str) -> str:
+    """Return a text of the same length without its quoted text, output of commands and documents."""
+    at, pieces = 0, []
+    unended: set[str] = set()
+    while found := LITERAL.search(text, at):
+        end, name = found.end(), found["name"]
+        if name and name not in unended:
+            last = re.compile(rf"\n[^\S\n]*+{name}[^\S\n]*+$", re.MULTILINE).search(text, end)
+            end = last.end() if last else end
+            unended |= set() if last else {name}
+        pieces += [text[at : found.start()], (" " if found["comment"] else "_") * (end - found.start())]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def _nodes(text: str, masked: str) -> list[_Node]:
+    """Return the outermost branches of a script; those of no known begin or end are text as any other."""
+    root = _Node(0, None, [_Part(0, 0)])
+    stack = [root]
+    condition: re.Match[str] | None = None  # an `if` or `elif` before its `then`
+
+    def dropped() -> None:
+        node = stack.pop()
+        stack[-1].parts[-1].within += [one for part in node.parts for one in part.within]
+
+    for token in KEYWORD.finditer(masked):
+        name, before, condition = token["name"], condition, None
+        top = stack[-1]
+        if name in ("if", "elif"):
+            condition = token
+        elif name == "then" and before:
+            part = _Part(before.start(), token.end(), text[before.end() : token.start()].strip().rstrip(";"))
+            if before["name"] == "if":
+                stack.append(_Node(before.start(), None, [part]))
+            elif top.word is None and top is not root:
+                top.parts[-1].end = before.start()
+                top.parts.append(part)
+        elif token["word"]:
+            part = _Part(token.end(), token.end())
+            stack.append(_Node(token.start(), text[slice(*token.span("word"))], [part]))
+        elif name == "esac" and any(node.word is not None for node in stack):
+            while stack[-1].word is None:
+                dropped()
+            _close(stack, token)
+        elif top is not root and top.word is None and name == "fi":
+            _close(stack, token)
+        elif top is not root and (name == "else" if top.word is None else token["next"]):
+            top.parts[-1].end = token.start()
+            top.parts.append(_Part(token.start(), token.end()))
+    while len(stack) > 1:
+        dropped()
+    return root.parts[0].within
+
+
+def _close(stack: list[_Node], token: re.Match[str]) -> None:
+    """End the innermost node at its last word."""
+    node = stack.pop()
+    node.parts[-1].end, node.end = token.start(), token.end()
+    stack[-1].parts[-1].within.append(node)
 
 
 class _BranchReader:
     """What is kept of a script, and the variables that it sets."""
 
     def __init__(self, text: str) -> None:
-        self.settable = set(BARE.findall(text))
+        self.text, self.masked = text, _masked(text)
+        self.settable = {*BARE.findall(text), UNKNOWN[1:]}
         self.variables: dict[str, str] = {}
         self.kept: list[str] = []
+        self.unread = False  # a file that it sources, which may set any variable
 
-    def read(self, text: str, sure: bool = True) -> None:
-        """Keep what may be taken of a text; raises ValueError where an `if` has no end.
-
-        `sure`: the text itself is taken.
-        """
-        at, ifs = 0, [_If(sure=sure)]
-        for token, branches, end in _tokens(text):
-            live = all(one.live for one in ifs)
-            if live:
-                self.keep(text[at : token.start()], all(one.sure for one in ifs))
-            at = end
-            if token["word"] is not None:
-                if live:
-                    self.case(token["word"], branches, all(one.sure for one in ifs))
-            elif token["test"] == "if":
-                if len(ifs) == DEEPEST:
-                    raise ValueError("ifs within ifs, deeper than any script's")
-                ifs.append(_If())
-                self.test(ifs[-1], token, live)
-            elif len(ifs) == 1:
-                raise ValueError(f"{token[0]} is of no if")
-            elif token["end"]:
-                ifs.pop()
-            elif token["else"]:
-                ifs[-1].live = not ifs[-1].taken
+    def read(self, part: _Part, sure: bool = True, depth: int = 0) -> None:
+        """Keep what may be taken of a branch; `sure`: the branch itself is taken."""
+        at = part.body
+        for node in part.within:
+            self.keep(self.text[at : node.start], sure)
+            at = node.end
+            if depth == DEEPEST:
+                self.keep(self.text[node.start : at], sure=False)
+            elif node.word is None:
+                self.test(node, sure, depth + 1)
             else:
-                self.test(ifs[-1], token, all(one.live for one in ifs[:-1]))
-        if len(ifs) > 1:
-            raise ValueError("an if has no end")
-        self.keep(text[at:], sure)
+                self.case(node, node.word, sure, depth + 1)
+        self.keep(self.text[at : part.end], sure)
 
     def keep(self, text: str, sure: bool) -> None:
         """Keep a text; `sure`: it is taken, so that its variables have their values after it."""
-        self.kept.append(text)
-        was = {**self.variables} if not sure else {}
+        self.kept.append(f"{text}\n")
+        self.unread = self.unread or any(not OF_SHELL.search(found[1]) for found in SOURCE.finditer(text))
+        was = {} if sure else {name: self.variables.get(name) for name in names_set(text)}
         with_assigned(text, self.variables)
-        if not sure:
-            changed = {name for name, value in self.variables.items() if was.get(name) != value}
-            self.variables |= dict.fromkeys(changed, UNKNOWN)
+        for name, value in was.items():
+            if self.variables.get(name) != value:
+                self.variables[name] = UNKNOWN
 
-    def test(self, one: _If, token: re.Match[str], live: bool) -> None:
-        """Enter the branch of a condition, of which `live` says whether it is reached."""
-        holds = self.holds(token["condition"]) if live and not one.taken else False
-        one.live, one.taken = holds is not False, one.taken or holds is True
-        if holds is None:
-            one.sure = False
-            self.kept.append(f"{token[0]}\n")
+    def test(self, node: _Node, sure: bool, depth: int) -> None:
+        """Read the branches of an `if` up to the first whose condition holds."""
+        for part in node.parts:
+            holds = self.holds(part.condition) if part.condition else True
+            if holds is None:
+                sure = False
+                self.kept.append(f"{self.text[part.start : part.body]}\n")
+            if holds is not False:
+                self.read(part, sure, depth)
+            if holds:
+                return
 
-    def case(self, word: str, branches: str, sure: bool) -> None:
-        """Read the branch of a `case` whose pattern its word matches."""
+    def case(self, node: _Node, word: str, sure: bool, depth: int) -> None:
+        """Read the branch of a `case` whose pattern its word matches; all of one that only a run knows."""
         word = filled(word.strip("\"'"), self.variables)
-        if "$" in word:
-            self.kept.append(f"\ncase {word} in")
-            return self.read(PATTERN.sub("", branches), sure=False)
-        for names, body in BRANCH.findall(branches):
-            if any(fnmatchcase(word, one.strip().strip("\"'")) for one in names.split("|")):
-                return self.read(body, sure)
+        known = "$" not in word
+        if not known:
+            self.kept.append(f"\ncase {word} in\n")
+        for part in node.parts:
+            if not (found := PATTERNS.match(self.masked, part.body, part.end)):
+                continue
+            part.body = found.end()
+            names = self.text[slice(*found.span(1))].split("|")
+            if not known:
+                self.read(part, sure=False, depth=depth)
+            elif any(fnmatchcase(word, one.strip().strip("\"'")) for one in names):
+                return self.read(part, sure, depth)
         return None
 
     def holds(self, condition: str) -> bool | None:
         """Return whether a condition in brackets holds; None where only a run of the script knows."""
-        condition = condition.strip()
+        condition = re.sub(r"\s++", " ", condition).strip()
         if not (condition.startswith(("[", "! [")) and condition.endswith("]")):
             return None
         parts = re.split(r"\s+(&&|\|\|)\s+", BASENAME.sub(self._basename, condition))
-        every = [self._holds(part) for part in parts[::2]]
+        every = [self._holds(part, "[[" in condition) for part in parts[::2]]
         match set(parts[1::2]):
             case joins if len(joins) > 1:
                 return None
@@ -164,14 +228,21 @@ class _BranchReader:
         path = self.value(found[1] or found[2] or "")
         return found[0] if path is None else Path(path).name
 
-    def _holds(self, part: str) -> bool | None:
+    def _holds(self, part: str, double: bool) -> bool | None:
         outer, inner, test = TEST.fullmatch(part).groups()  # type: ignore[union-attr]
-        holds = self._compared(test)
+        holds = self._compared(test, double)
         return None if holds is None else holds != (bool(outer) != bool(inner))
 
-    def _compared(self, test: str) -> bool | None:
+    def _compared(self, test: str, double: bool) -> bool | None:
+        """Return what a test says; one in single brackets sees no word where an unquoted one is empty."""
+
+        def lost(word: str, value: str | None) -> bool:
+            return value == "" and not double and word[0] not in "\"'"
+
         if one := OF_ONE.fullmatch(test):
             value = self.value(one[2])
+            if one[1] != "-z" and lost(one[2], value):
+                return None
             if one[1] in ("-z", "-n"):
                 return None if value is None else (value == "") == (one[1] == "-z")
             return False if value == "" else None
@@ -179,6 +250,8 @@ class _BranchReader:
             return None
         left, right = self.value(two[1]), self.value(two[3])
         if left is None or right is None:
+            return None
+        if two[2] == "!=" and (lost(two[1], left) or lost(two[3], right)):
             return None
         if two[2] in NUMBERS:
             with suppress(ValueError):
@@ -191,8 +264,7 @@ class _BranchReader:
         """Return a word's value, in which a variable that nothing sets is empty; None of any other."""
         text = filled(word.strip("\"'"), self.variables)
         names = {found[1] or found[3] for found in USED.finditer(text)}
-        known = self.settable | {UNKNOWN[1:]}
-        if any(name in known or OF_MACHINE.fullmatch(name) for name in names):
+        if any(self.unread or name in self.settable or OF_MACHINE.fullmatch(name) for name in names):
             return None
         text = USED.sub("", text)
         return None if "$" in text else text
@@ -201,8 +273,8 @@ class _BranchReader:
 def with_branches(text: str) -> str:
     """Return a script with the branches of each `if` and `case` that its text decides; of others with all."""
     reader = _BranchReader(text)
-    try:
-        reader.read(text)
-    except ValueError:
+    nodes = _nodes(text, reader.masked)
+    if not nodes:
         return text
+    reader.read(_Part(0, 0, end=len(text), within=nodes))
     return "".join(reader.kept)

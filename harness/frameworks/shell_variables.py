@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 LARGEST_FILE_B = 10_000_000
@@ -15,18 +16,21 @@ LARGEST_FILE_B = 10_000_000
 IN_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 QUOTED = rf'"(?>\${IN_BRACKETS}|[^"])*+"'
 ASSIGNED = re.compile(
-    rf"""^\s*(?:export\s+)?(\w+\+?)=(\$?{IN_BRACKETS}|{QUOTED}(?:[^\s"';#]+{QUOTED})*|'[^']*'"""
+    rf"""^[^\S\n]*+(?:export\s++)?(\w+\+?)=(\$?{IN_BRACKETS}|{QUOTED}(?:[^\s"';#]+{QUOTED})*|'[^']*'"""
     rf"""|(?>\$\{{(?:[^{{}}\n]|\{{[^{{}}\n]*\}})*\}}|\${IN_BRACKETS}|`[^`\n]*`|[^\s#;])*+)""",
     re.MULTILINE,
 )
 """A shell's assignment of a word, a quoted text, an array or a command's output, which may have spaces."""
 
-POSITIONAL = re.compile(r"\$(?:\d|\{\d+\}|@|\*)\Z")
+POSITIONAL = re.compile(r"\$(?:\d|\{(?:\d+|\w+#[^{}]*=)\}|@|\*)\Z")
 """What the script's own caller gives; a value that the script set before is its default."""
 
-USED_SO = r"(?:\[[@*]\])?(?::-((?:[^{}]|\{[^{}]*\})*))?"
+USED_SO = r"(?:\[[@*]\])?(?::?[-=]((?:[^{}]|\{[^{}]*\})*))?"
 USED = re.compile(r"\$\{(\w+)" + USED_SO + r"\}|\$(\w+)")
 """A use of a shell's variable, with the value it has when it is not set."""
+
+DEFAULTED = re.compile(r"\$\{(\w+):?=((?:[^{}\n]|\{[^{}\n]*\})*)\}")
+"""A use of a variable that sets it where it is not set."""
 
 ARITHMETIC = re.compile(r"\$\(\(([^()]*(?:\([^()]*\)[^()]*)*)\)\)|\$\(expr ([^()]*)\)|`expr ([^`]*)`")
 """A shell's sums and products of whole numbers."""
@@ -52,16 +56,35 @@ def assigned(text: str) -> Iterator[tuple[str, str]]:
         yield name, " ".join(line.partition(" #")[0] for line in value.splitlines())
 
 
+def _set(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the variables that a use sets where they are not set, and then those that are assigned."""
+    defaults = [(found[1], f"${{{found[1]}:-{found[2]}}}") for found in DEFAULTED.finditer(text)]
+    yield from (*defaults, *assigned(text)) if defaults else assigned(text)
+
+
+def names_set(text: str) -> set[str]:
+    """Return the names of a text's variables."""
+    return {name.rstrip("+") for name, _ in _set(text)}
+
+
 def with_assigned(text: str, variables: dict[str, str]) -> None:
     """Add to the variables what a script's text assigns, in which earlier values are filled in."""
-    for name, value in assigned(text):
+    for name, value in _set(text):
         added = name.endswith("+")
         name = name.rstrip("+")
         if POSITIONAL.match(value) and name in variables:
             continue
-        own = re.compile(r"\$\{" + name + USED_SO + r"\}|\$" + name + r"\b")
-        value = own.sub(lambda found: variables.get(name, _default(found.group(1))), value)  # noqa: B023
+        value = USED.sub(partial(_own, name, variables.get(name)), value)
         variables[name] = f"{variables.get(name, '')} {value}" if added else value
+
+
+def _own(name: str, before: str | None, found: re.Match[str]) -> str:
+    """Return what a use of a variable in its own value stands for; of another's, its default may use it."""
+    if name != (found[1] or found[3]):
+        default = found[2] or ""
+        within = USED.sub(partial(_own, name, before), default) if default else ""
+        return found[0].replace(default, within) if within != default else found[0]
+    return _default(found[2]) if before is None else before
 
 
 def _default(value: str | None) -> str:

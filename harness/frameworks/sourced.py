@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.frameworks.shell_variables import LARGEST_FILE_B, OF_MACHINE, USED, assigned, filled
+from harness.frameworks.shell_variables import LARGEST_FILE_B, OF_MACHINE, USED, assigned, filled, names_set
 
 NAME = r"""(?:"[^"\n]*"|'[^'\n]*'|\$\([^)\n]*\)|[^\s#;&|])+"""
 SOURCE = re.compile(rf"^[^\S\n]*(?:\.|source)[^\S\n]+({NAME})[^;&|\n]*(?:&&|\|\||;)?", re.MULTILINE)
@@ -47,7 +47,7 @@ def with_sourced(
         content = _content(file) if file else None
         if file is None or content is None:
             missing.extend([] if ENVIRONMENT.search(name) else [name])
-            return ""
+            return f"source {name}\n"
         if file.resolve() in seen:
             return ""
         seen.add(file.resolve())
@@ -97,7 +97,7 @@ def _name(words: str, before: str) -> str:
 
 def unset(text: str) -> bool:
     """Return whether a script uses a variable that neither it nor a machine sets."""
-    known = {name.rstrip("+") for name, _ in assigned(text)}
+    known = names_set(text)
     used = {found[1] or found[3] for found in USED.finditer(text) if found[2] is None}
     loops = set(re.findall(r"\b(?:for|read(?: -\w+)*)\s+(\w+)", text))
     return any(not OF_MACHINE.fullmatch(name) for name in used - known - loops)

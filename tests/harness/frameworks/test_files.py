@@ -213,6 +213,36 @@ SCRIPTS = {
     r"B=`expr 6 \* 7`": 42,
 }
 """Beginnings of a script, and what B is after them."""
+TWO = "MODE=x\n{}\nif [ $MODE = x ]; then B=1; else B=2; fi"
+WITHOUT_BRANCHES = {
+    **{TWO.format(one): 1 for one in (
+        "A=$(if [ a ]; then echo b; fi)", "(if [ -d a ]; then cd a; fi)",
+        "if [ a ] &&\n [ b ]; then\nC=1\nfi", "awk '{ if (y) print 1; else print 2 }' a",
+        'python -c "\nif a:\n  b\nelse:\n  c\n"', "if true\n test a; then\nC=1\nfi",
+        "cat <<E\nif you don't\nfi\nE", "echo a # don't\nelse\nfi",
+    )},
+    "B=1\nif test a; then B=2; else B=3; fi": 3,  # not known: the last, as on several lines
+    "if [ a = a ]; then\nB=2\nif you ask\nelse\nB=3\nfi": 2,
+    "if [ $1 = a ]; then\nif b; then\nB=3\nelse\n:\nfi\nB=4\nfi": 4,
+    "A=1\ncase $A in\n1) case $2 in\n a) C=1 ;;\nesac\nB=3 ;;\n*) B=4 ;;\nesac": 3,
+    "B=2\nfor i in $@; do\ncase $i in\n--b=?*) B=${i#*=} ;;\nesac\ndone": 2,
+}  # fmt: skip
+"""What looks like a branch and is none, or is not understood, and what B is after it."""
+SET = "B=3\nif [ {} ]; then\nB=1\nelse\nB=2\nfi"
+OF_VALUES = {
+    ': "${USE:=1}"\n' + SET.format('"$USE" = 1'): 1,
+    ": ${USE=1}\n" + SET.format('"$USE" = 1'): 1,
+    "USE=2\n: ${USE:=1}\n" + SET.format('"$USE" = 1'): 2,
+    "C=${USE:=4}\nB=$USE": 4,
+    SET.format('-n "$USE"'): 2,
+    "source .env\n" + SET.format('-z "$USE"'): 2,  # not known: the last
+    "source away.sh || true\n" + SET.format('-z "$USE"'): 2,
+    "source venv/bin/activate\n" + SET.format('-z "$USE"'): 1,
+    "B=3\nif [ -n $USE ]; then\nB=1\nfi": 1,  # true without a word; not known: the last
+    "B=3\nif [[ -n $USE ]]; then\nB=1\nfi": 3,
+}
+"""What sets a variable that its script does not assign."""
+SCRIPTS |= WITHOUT_BRANCHES | OF_VALUES
 RUN = "torchrun --nproc_per_node 4 t.py --model_name_or_path gpt2 --per_device_train_batch_size $B"
 
 
@@ -309,6 +339,8 @@ def test_what_is_sourced_lies_in_the_folder_and_is_read_once(tmp_path):
     for name in ("../above.sh", "link.sh"):
         script.write_text(f"B=1\nsource {name}\n{RUN}\n")
         assert read_own_file(script).micro_batch_size == 1
+    script.write_text(f"source away.sh || true\n{SET.format('-z $USE')}\n{RUN}\n")
+    assert read_own_file(script).micro_batch_size == 2  # not known: the last
 
 
 def of_bucket(size, **more):
