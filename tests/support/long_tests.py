@@ -70,9 +70,13 @@ LONG = """
     test_pipeline.py::test_the_rank_that_takes_the_most_is_reported[[]64-0]
     test_published_models.py::test_the_dry_run_of_each_model_is_the_real_steps_peak[[]litgpt_2024_adapter*
     test_ranks_of_a_step.py::*[[]long*
+    test_ray_executor.py::test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest
     test_ray_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
     test_room.py::test_the_needed_room_is_within_the_stated_range*
+    test_slurm_executor.py::test_a_node_that_a_cell_on_two_nodes_loses_is_a_status_and_tried_again
+    test_slurm_executor.py::test_a_time_limit_and_a_lost_node_are_statuses_and_tried_again
     test_slurm_executor.py::test_srun_starts_the_ranks_of_a_cell_on_two_nodes
+    test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job[[]settings[23]*
     test_slurm_executor.py::test_whatever_is_killed_each_cell_has_one_truthful_record
     test_technique_pairs.py::test_a_pair_is_right_and_measured_or_refused_as_the_record_has_it
     test_techniques.py::*[[]long*
@@ -88,6 +92,7 @@ kernel's target, one more way for a node or a submitter to be lost. `make long` 
 
 SAMPLED = {
     2: """
+        test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job
         test_compare.py::test_identical_runs_of_real_processes_do_not_fail
         test_pipeline.py::test_a_rank_has_a_buffer_for_each_micro_batch
         test_optimizations.py::test_wrong_gradients_are_caught

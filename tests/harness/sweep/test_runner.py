@@ -15,7 +15,8 @@ from places import ROOT, SUPPORT
 from toy.jobs_sweep import wait_for
 from toy.sweep import cell, environ, group, marked, start, sweep
 
-from harness.records import Limits
+from harness.records import Limits, Measurement
+from harness.sweep.executors import child
 from harness.sweep.store import Store, StoreError, read_records
 
 pytestmark = pytest.mark.usefixtures("toy_suites")
@@ -32,8 +33,11 @@ FAULTS = {
         r"JSONDecodeError: .* \(json/decoder\.py:\d+, from toy_suites/faults/baseline\.py:\d+\)",
         1,
     ),
+    "chain": ("out_of_memory", rf"RuntimeError: while building {HERE}; its limit is {BUDGET_B} B", 1),
     "unavailable_here": ("unavailable", "needs two GPUs; this host has none", 1),
     "need_library": ("unavailable", "the library 'no_such_library_anywhere' is not installed", 1),
+    "need_part": ("crashed", rf"ModuleNotFoundError: No module named 'json\.no_such_part' {HERE}", 1),
+    "leave": ("crashed", rf"SystemExit: 0 {HERE}", 1),
     "print_much": ("ok", "", 3),  # neither it nor the next leaves last words to the one after
     "close_output": ("ok", "", 3),
     "leave_at_once": ("crashed", "exit code 0 before the cell ended; last printed:\ngoing", 1),
@@ -48,6 +52,8 @@ FAULTS = {
     "leave_files": ("ok", "", 4),
     "not_a_number": ("crashed", r"ValueError: metric 'loss': value nan is not finite.*", 2),
     "unknown_unit": ("crashed", r"ValueError: metric 'size': unit 'GB'; allowed: 1, B, .*", 2),
+    "unknown_origin": ("crashed", r"ValueError: metric 'size': origin 'guessed'; allowed: measured, .*", 2),
+    "text_value": ("crashed", r"TypeError: metric 'size': value '1\.0' is a str, not a number.*", 2),
     "no_reading": ("crashed", r"TypeError: sample\(\) yielded tuple .*, neither Reading nor Note.*", 2),
     "look_around": ("ok", "", 6),
     "fork": ("ok", "", 3),
@@ -66,6 +72,12 @@ OTHERS = {
         "crashed",
         r"ValueError: the first failure \(.*\); close\(\) failed too: cannot be closed",
     ),
+    "no_module": (
+        cell(module="nowhere"),
+        "crashed",
+        r"ModuleNotFoundError: .*'toy_suites\.faults\.nowhere' .*",
+    ),
+    "no_suite": (cell(suite="nowhere"), "crashed", r"ModuleNotFoundError: .*'toy_suites\.nowhere' .*"),
     "no_setting": (cell(bogus=3), "crashed", r"TypeError: .* unexpected keyword argument 'bogus' .*"),
 }
 
@@ -98,6 +110,7 @@ def test_a_cell_ends_in_one_truthful_record(faults, name):
 
 
 def test_the_sweep_goes_on_past_all_of_them(faults):
+    """What a child prints is bounded, and reasons name no folder of this machine."""
     folder, cells, records = faults
     text = (folder / "records.jsonl").read_text()
     assert [json.loads(line)["cell"]["id"] for line in text.splitlines()] == [one.id for one in cells]
@@ -107,6 +120,23 @@ def test_the_sweep_goes_on_past_all_of_them(faults):
     assert str(ROOT) not in text
     assert sys.base_prefix not in text
     assert_nothing_is_left(folder)
+
+
+def test_a_record_contains_what_the_cell_reported(faults):
+    record = faults[2][TOLD["leave_files"].id]
+    assert record.measurements == (
+        Measurement("seed", "1", "measured", "", (7.0,)),
+        Measurement("time", "s", "measured", "clock", (0.25, 0.5)),
+        Measurement("inside", "1", "measured", "", (1.0,)),
+    )
+    assert record.notes == ("a remark",)
+    assert record.conditions == {"device": "toy", "name": "leave_files"}
+    assert (faults[0] / f"environment-{record.environment}.json").exists()
+    assert record.limits == Limits(20.0, BUDGET_B)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", record.started_at)
+    assert 0 <= record.duration_s < 20
+    seen = {one.metric: one.samples for one in faults[2][TOLD["look_around"].id].measurements}
+    assert [seen[one] for one in ("torch", "core", "stdin")] == [(0.0,)] * 3  # no core dumps, no input
 
 
 def test_a_cell_past_its_limit_is_ended_with_all_it_started(tmp_path):
@@ -123,6 +153,25 @@ def test_a_cell_past_its_limit_is_ended_with_all_it_started(tmp_path):
         assert samples(records[one.id]) == 1
         assert 2 < records[one.id].duration_s < 12
     assert time.process_time() - cpu_s < 1.0  # it waits, and does not spin
+    assert_nothing_is_left(tmp_path)
+
+
+def test_a_process_that_the_kernel_cannot_end_is_given_up(tmp_path, monkeypatch, caplog):
+    """As one that waits for a driver: here, one that is not killed."""
+    cells = [cell("hang"), cell("nothing")]
+    monkeypatch.setattr(child, "EXIT_GRACE_S", 0.2)
+    monkeypatch.setattr(child.Child, "_kill", lambda self: None)
+    monkeypatch.setattr(child.Child, "_request_stack_dump", lambda self: None)
+    monkeypatch.setattr(child, "kill_by_tmpdir", lambda folder: None)
+    records = sweep(tmp_path, [group(*cells)], Limits(3.0))  # within less a busy machine starts no cell
+    assert [records[one.id].status for one in cells] == ["timed_out", "ok"]
+    assert "did not end when killed; continuing without it" in caplog.text
+
+
+def test_where_no_child_can_be_started_the_sweep_ends_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no_python"))
+    with pytest.raises(StoreError, match=r"^cannot start a child process with .*No such file or directory$"):
+        sweep(tmp_path, [group(cell("nothing"))])
     assert_nothing_is_left(tmp_path)
 
 
@@ -154,6 +203,14 @@ def test_a_cell_that_the_kernel_kills_for_memory_is_distinguished_from_one_that_
     memory, killed, well = read_records(tmp_path)
     assert (memory.status, killed.status, well.status) == ("out_of_memory", "crashed", "ok")
     assert "out-of-memory killer ended 1 process" in memory.reason
+
+
+def test_one_child_runs_a_group_in_order(tmp_path):
+    log = tmp_path / "log"
+    cells = [cell(workload={"log": str(log), "name": f"w{i}"}) for i in range(3)]
+    sweep(tmp_path / "out", [group(*cells[:2]), group(cells[2])])
+    acts = [f"{act} w{i}" for i in range(3) for act in ("build", "close")]
+    assert log.read_text().split("\n") == [*acts, ""]
 
 
 def test_children_run_at_once_where_there_are_workers(tmp_path):

@@ -16,6 +16,7 @@ from toy.sweep import cell
 
 from harness.config.code_fingerprint import ROOT
 from harness.records import SCHEMA, Limits, Measurement, Record, record_from_json, record_to_json
+from harness.sweep.environment import describe
 from harness.sweep.store import Store, StoreError, copy_run, read_records
 
 LIMITS = Limits(60.0)
@@ -38,6 +39,20 @@ def test_the_later_record_of_a_cell_counts(tmp_path):
     path = write(tmp_path, record(0, "timed_out"), record(1), record(0, limits=Limits(120.0)))
     assert read_records(tmp_path) == [record(0, limits=Limits(120.0)), record(1)]
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_a_torn_last_line_is_set_aside_and_named(tmp_path, caplog):
+    path = write(tmp_path, record(0), record(1))
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    path.write_bytes(whole[: first + 10])
+    assert read_records(tmp_path) == [record(0)]
+    assert "line 2" in caplog.text
+    with Store(tmp_path) as store:
+        store.append(record(2))
+    assert "records.torn" in caplog.text
+    assert (tmp_path / "records.torn").read_bytes() == whole[first : first + 10] + b"\n"
+    assert read_records(tmp_path) == [record(0), record(2)]
 
 
 BROKEN = [
@@ -106,7 +121,10 @@ with Store(Path(sys.argv[1])) as store:
 def test_a_write_cut_short_by_the_kernel_leaves_no_part(tmp_path):
     """The kernel writes 100 bytes of the line and no more, as on a disk that fills up."""
     done = subprocess.run(
-        [sys.executable, "-c", FILL, str(tmp_path)], capture_output=True, text=True, env=FINDS_THIS
+        [sys.executable, "-c", FILL, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=FINDS_THIS,
     )
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
@@ -147,6 +165,18 @@ def test_an_unwritable_folder_is_one_line(tmp_path):
             Store(folder)
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_one_line(tmp_path):
+    tmp_path.chmod(0o555)
+    with pytest.raises(StoreError, match="Permission denied"):
+        Store(tmp_path)
+
+
+def test_a_folder_without_records_is_named(tmp_path):
+    with pytest.raises(StoreError, match=r"holds no records\.jsonl"):
+        read_records(tmp_path)
+
+
 def test_one_sweep_at_a_time_and_a_lock_dies_with_its_holder(tmp_path):
     hold = "import sys, time; from test_store import *; store = Store(Path(sys.argv[1]))"
     hold += "; store.append(record(0)); print('held', flush=True); time.sleep(100)"
@@ -158,6 +188,19 @@ def test_one_sweep_at_a_time_and_a_lock_dies_with_its_holder(tmp_path):
         assert read_records(tmp_path) == [record(0)]  # reading needs no lock
         holder.kill()
     Store(tmp_path).close()
+
+
+def test_the_environment_is_kept_once_by_its_digest(tmp_path):
+    environment = describe()
+    with Store(tmp_path) as store:
+        store.write_environment(environment)
+        path = tmp_path / f"environment-{environment.digest}.json"
+        before = path.stat()
+        store.write_environment(environment)
+        assert path.stat() == before
+        store.write_environment(environment._replace(commit="another"))
+    assert json.loads(path.read_text())["cpu"] == environment.cpu
+    assert len(list(tmp_path.glob("environment-*.json"))) == 2
 
 
 def test_a_run_is_copied_and_never_over_another(tmp_path):
@@ -188,6 +231,7 @@ with turn(Path(sys.argv[1])):
 
 
 def having_a_turn(folder):
+    """Start a process that has its turn until it reads a line."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HAVING_A_TURN, str(folder)]
     return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)

@@ -8,7 +8,7 @@ import sys
 
 import psutil
 import pytest
-from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, lines, sweep
+from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, lines, sweep, wait_for
 from toy.sweep import cell, environ, group
 
 from harness.instruments.distributed.ray_session import LOOPBACK, ONE_MACHINE, TOKEN
@@ -24,6 +24,7 @@ NODE = {"num_cpus": 2, "node_ip_address": LOOPBACK, "object_store_memory": 100 <
 
 @pytest.fixture
 def cluster(monkeypatch):
+    """Yield a Ray of two nodes."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv(TOKEN, os.environ.get(TOKEN) or secrets.token_hex(32))
@@ -52,6 +53,7 @@ NOT_KNOWN = "its job is not known to ray any more"
 
 
 def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
+    """A worker, a node and the submitter, in random order; the cells that were running are tried again."""
     order = random.SystemRandom().sample(["worker", "node", "submitter"], 3)
     print(order)
     cells = gated(tmp_path, 4)
@@ -87,6 +89,23 @@ def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path)
     assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
     assert all(begun(tmp_path)[name] >= 2 for name, _ in running)
     assert sorted(name for name, _ in lines(tmp_path, "end")) == sorted(one.workload for one in cells)
+
+
+def test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_rest(tmp_path):
+    cells = gated(tmp_path, 3)
+    groups = [group(one) for one in cells]
+    one = Sweep("ray", tmp_path, groups, {})
+    one.wait_for(lambda: len(begun(tmp_path)) == 2)
+    killed = dict(lines(tmp_path))
+    one.kill(signal.SIGKILL)
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in killed.values()))
+    (tmp_path / "gate").touch()
+    again = Sweep("ray", tmp_path, groups, {})
+    assert again.end()[0] == 0, again.log.read_text()
+    assert_truthful(tmp_path, cells)
+    assert {record.status for record in read_records(tmp_path / "out")} == {"ok"}
+    assert all(begun(tmp_path)[name] >= 2 for name in killed)
+    assert len(lines(tmp_path, "end")) == 3
 
 
 def test_what_ray_cannot_give_is_one_line(tmp_path, monkeypatch):

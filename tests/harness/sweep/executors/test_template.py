@@ -2,17 +2,21 @@
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
+from places import SUPPORT
 from toy.jobs_sweep import is_running, wait_for
-from toy.sweep import cell, group, marked, start, sweep
+from toy.sweep import PACKAGE, cell, group, marked, start, sweep
 
-from harness.records import STATUS_UNKNOWN, Limits, measurement
+from harness.records import STATUS_UNKNOWN, Group, Limits, Sampling, measurement
 from harness.sweep.executors import CellFinished, CellStarted, local, template
 
 pytestmark = pytest.mark.usefixtures("toy_suites")
 
+SWEEP = SUPPORT / "toy" / "sweep.py"
 BUDGET_B = 200_000_000
 ACTS = ["nothing", "raise_error", "unavailable_here", "be_wrong", "leave", "leave_at_once", "abort"]
 ACTS += ["segfault", "kill_itself", "flood_and_abort", "close_everything", "take_memory", "throw_bad_alloc"]
@@ -22,6 +26,7 @@ AMOUNTS = {"leave_at_once": 3.0, "take_memory": 3e8, "throw_bad_alloc": 1e9}
 
 @pytest.fixture
 def log(tmp_path, monkeypatch):
+    """Return the counted suite's log."""
     file = tmp_path / "log"
     monkeypatch.setenv("TOY_LOG", str(file))
     return file
@@ -70,6 +75,46 @@ def test_a_forked_child_is_like_one_started_by_itself(tmp_path, log):
     assert seen[1:] == seen[:1] * 3
 
 
+def test_private_memory_is_counted_and_limited_from_what_a_fork_inherits():
+    """In a process of its own, whose memory no other test changes."""
+    code = """
+import os, sys
+from harness.instruments.memory.process_memory import private_bytes, private_limit
+inherited = bytearray(300_000_000)
+before_B = private_bytes()
+if (pid := os.fork()) == 0:
+    assert private_bytes() == before_B
+    inherited[::4096] = bytes(len(inherited[::4096]))  # every page is copied
+    assert private_bytes() - before_B < 1_000_000
+    with private_limit(private_bytes() + 100_000_000):
+        bytearray(60_000_000)
+        try:
+            bytearray(120_000_000)
+        except MemoryError:
+            os._exit(7)
+    os._exit(1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 7)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_of_several_all_are_forked_from_one_import_and_their_exit_handlers_run(tmp_path, log):
+    cells = [*(counted(repeat=repeat) for repeat in range(3)), counted("run_at_exit")]
+    records = sweep(tmp_path / "out", [group(one) for one in cells], workers=2)
+    assert [value(records[one.id], "forked") for one in cells[:3]] == [1.0, 1.0, 1.0]
+    assert sorted(log.read_text().splitlines()) == ["exit handler", "import", "preload"]
+
+
+def test_interleaved_groups_and_all_on_a_host_with_a_gpu_are_started_by_themselves(tmp_path, monkeypatch):
+    executor = local.create(tmp_path)
+    alone = group(cell())
+    together = Group((cell(),), PACKAGE, Sampling(rounds=2, target_ci_half_width=0.1, budget_s=1.0))
+    assert [executor.forks(one) for one in (alone, together)] == [True, False]
+    monkeypatch.setattr(local, "GPUS", ("/dev/null",))
+    assert not executor.forks(alone)
+    assert executor._template(alone, Limits(20.0), alone=True, several=True) is None
+
+
 def test_where_a_suite_cannot_be_imported_each_cell_reports_it(tmp_path, log, monkeypatch):
     monkeypatch.setenv("TOY_BROKEN", "1")
     cells = [counted(repeat=repeat) for repeat in range(3)]
@@ -77,6 +122,16 @@ def test_where_a_suite_cannot_be_imported_each_cell_reports_it(tmp_path, log, mo
     assert {record.status for record in records.values()} == {"crashed"}
     assert all(r.reason.startswith("ValueError: cannot be imported (") for r in records.values())
     assert log.read_text().split() == ["import"] * 4  # the template is tried once
+
+
+def test_a_forked_child_past_its_limit_prints_its_stack_and_is_ended(tmp_path):
+    cells = [cell("nothing"), cell("hang"), cell("leave_daemon_and_hang"), cell("hang_at_exit")]
+    records = sweep(tmp_path, [group(one) for one in cells], Limits(3.0))
+    assert [records[one.id].status for one in cells] == ["ok", "timed_out", "timed_out", "ok"]
+    for one, where in zip(cells[1:3], ("hang", "hang_in_c"), strict=True):
+        assert records[one.id].reason.startswith("over its limit of 3 s; last printed:\n")
+        assert f"in {where}" in records[one.id].reason
+    assert marked(tmp_path) == []
 
 
 def test_what_a_forked_child_forks_is_killed_with_it_in_any_session(tmp_path, log):
@@ -99,6 +154,7 @@ def test_where_the_template_is_killed_its_child_goes_on_and_the_next_has_a_new_o
 
 
 def test_a_template_that_does_not_answer_is_given_up(tmp_path, log, monkeypatch):
+    """The child is started by itself, and the next has a new template."""
     monkeypatch.setattr("harness.sweep.executors.template.ANSWER_S", 0.5)
     executor = local.create(tmp_path / "out")
 
@@ -130,6 +186,14 @@ def test_a_signal_during_a_fork_ends_the_template_and_its_child(tmp_path, monkey
         list(local.create(tmp_path / "out").run(groups, Limits(20.0), several=True))
     assert answers[1]._lifeline < 0
     wait_for(lambda: marked(tmp_path / "out") == [])
+
+
+def test_nothing_outlives_a_sweep_that_is_killed(tmp_path):
+    parent = start(tmp_path, [[cell("nothing")], [cell("leave_child_and_hang")]])
+    wait_for(lambda: len(marked(tmp_path)) == 3)  # the template, its child, and what that started
+    parent.kill()
+    parent.wait(10)
+    wait_for(lambda: marked(tmp_path) == [])
 
 
 def test_the_next_sweep_clears_a_forked_daemon_that_a_killed_one_left(tmp_path, log):

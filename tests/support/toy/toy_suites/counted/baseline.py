@@ -67,3 +67,9 @@ def end_parent():
 def end_parent_and_leave():
     end_parent()
     os._exit(3)
+
+
+def run_at_exit():
+    import atexit
+
+    atexit.register(note, "exit handler")

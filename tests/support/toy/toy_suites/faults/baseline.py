@@ -56,6 +56,10 @@ def need_library(subject, amount):
     import no_such_library_anywhere.part  # noqa: F401
 
 
+def need_part(subject, amount):
+    import json.no_such_part  # noqa: F401
+
+
 def leave(subject, amount):
     sys.exit(int(amount))
 
@@ -170,6 +174,14 @@ def not_a_number(subject, amount):
 
 def unknown_unit(subject, amount):
     return [Reading("size", "GB", 1.0, "measured")]
+
+
+def unknown_origin(subject, amount):
+    return [Reading("size", "B", 1.0, "guessed")]
+
+
+def text_value(subject, amount):
+    return [Reading("size", "B", "1.0", "measured")]
 
 
 def no_reading(subject, amount):
