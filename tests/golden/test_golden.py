@@ -37,6 +37,11 @@ def share_kept(before, now):
     return len(there) / len(said) if said else 1.0
 
 
+def test_a_lost_value_is_seen():
+    assert share_kept([80.2, 83.8, 3.0], [80.25, 83.8]) == 1
+    assert share_kept([80.2, 83.8], [80.2, 90.0]) == 0.5
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda one: one["command"])
 def test_a_command_answers_as_before(answer, tmp_path):

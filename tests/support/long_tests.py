@@ -6,7 +6,9 @@ LONG = """
     test_bf16_products.py::*[[]without *
     test_bf16_products.py::test_every_bf16_step_allocates_the_same_and_leaves_no_product_slow
     test_compare.py::test_at_the_margin_itself_one_in_a_hundred_fails_at_most*
+    test_dataloader_loader.py::test_a_source_that_hangs_is_named
     test_dataloader_loader.py::test_a_state_continues_bit_for_bit_when_any_actor_is_killed[[]1]
+    test_dataloader_loader.py::test_source_loaders_and_shadows_that_are_gone_for_good_are_started_again
     test_dataloader_peers.py::*[[]ray_data-*]
     test_dataloader_peers.py::test_an_epoch_has_each_document_once[[]grain_iter_mix-*]
     test_every_optimization.py::*-factorial.*_*]

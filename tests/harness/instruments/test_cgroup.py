@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from marked import wait_for
 from places import ROOT
@@ -67,6 +66,7 @@ def _needs_cgroup():
 
 
 def inside(group, code, *arguments):
+    """Run the code in a process of the group, once it gets a line."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     group.enter(process.pid)
@@ -124,6 +124,7 @@ def test_pages_of_files_leave_and_come_again_and_what_fits_comes_once(tmp_path):
 
 
 def made_by(how, prefix=MEMORY.prefix):
+    """Start a process that makes a group and is in it; return it and the group's folder."""
     process = subprocess.Popen(
         [sys.executable, "-c", MAKER, how, prefix],
         stdin=subprocess.PIPE,
@@ -136,21 +137,21 @@ def made_by(how, prefix=MEMORY.prefix):
     return process, Path(process.stdout.readline().strip())
 
 
-@pytest.mark.parametrize(
-    ("how", "number", "code"),
-    [
-        ("close", None, 0),
-        ("raise", None, 1),
-        ("wait", signal.SIGINT, -signal.SIGINT),
-        ("wait", signal.SIGKILL, -signal.SIGKILL),
-    ],
-)
-def test_nothing_is_left_however_it_ends(how, number, code):
+@pytest.mark.parametrize(("how", "code"), [("close", 0), ("raise", 1), ("wait", 0)])
+def test_nothing_is_left_after_its_end(how, code):
     process, folder = made_by(how)
     assert folder.name.startswith(f"{MEMORY.prefix}{process.pid}-")
-    if number:
-        os.killpg(process.pid, number)
     assert ends(process) == code
+    wait_for(lambda: not folder.exists())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_after_its_whole_process_group_is_killed(number):
+    process, folder = made_by("wait")
+    assert folder.is_dir()
+    os.killpg(process.pid, number)
+    process.wait(timeout=60)
+    process.communicate()
     wait_for(lambda: not folder.exists())
 
 
@@ -185,5 +186,12 @@ def test_the_next_start_removes_what_was_left_and_only_that(monkeypatch):
 
 def guards(folder):
     """Return the processes that wait to remove that group."""
-    every = [(one.pid, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
-    return [pid for pid, words in every if words[:1] == ["sh"] and str(folder) in words]
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_text().split("\0")
+        except OSError:
+            continue
+        if words[0] == "sh" and str(folder) in words:
+            found.append(int(entry.name))
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
 import os
 import random
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +23,10 @@ import psutil
 import pytest
 
 from harness.instruments.distributed.ray_session import LONGEST_PATH_B
-from harness.records import WrongResult
+from harness.records import Unavailable, WrongResult
 from harness.sweep.executors.child import kill_by_tmpdir
 from suites.dataloader.batch import (
+    END,
     LoaderError,
     LoaderSpec,
     MixturePhase,
@@ -33,9 +36,11 @@ from suites.dataloader.batch import (
     context_slice,
     pack,
     tokenize,
+    with_ends,
 )
-from suites.dataloader.disaggregation import actors
-from suites.dataloader.disaggregation.actors import LoaderReport, Planner
+from suites.dataloader.disaggregation import actors, source_reader
+from suites.dataloader.disaggregation.actors import LoaderReport, Planner, SourceLoader, start_loader
+from suites.dataloader.disaggregation.calls import answer, ended, found
 from suites.dataloader.disaggregation.plan import (
     BLOCK,
     PATIENCE,
@@ -43,11 +48,14 @@ from suites.dataloader.disaggregation.plan import (
     Autoscaler,
     BalanceSettings,
     Mixture,
+    Pieces,
     digest_of,
+    moved,
     plan_steps,
 )
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.failures import TakenBatch, checksum, recoveries_s, refuse_changed
+from suites.dataloader.loader_ranks import LoaderRanks
 
 SIZES = (40, 7, 23)
 FIRST = RankPlace(0, 0)
@@ -109,8 +117,10 @@ def test_counts_add_up_to_each_step_and_follow_weights_that_change_whatever_was_
     ("phases", "said"),
     [
         ((), "the first phase of the mixture must begin at step 0"),
+        ((MixturePhase(0, (0.5, 0.5)),), "phase 0 of the mixture has 2 weights for 3 sources"),
         ((MixturePhase(0, (0.5, 0.25, 0.2)),), "the weights of phase 0 of the mixture sum to 0.95, not to 1"),
         ((MixturePhase(0, (1.5, -0.5, 0.0)),), "phase 0 of the mixture has a negative weight"),
+        ((MixturePhase(0, (0.5, 0.5, 0.0)),) * 2, "phase 1 of the mixture begins at step 0, not after"),
         ((CHANGING[0],), r"source empty has a weight of 0\.25 and no document"),
     ],
 )
@@ -151,6 +161,45 @@ def test_plans_have_each_document_once_whatever_steps_are_planned_together(metho
     }
 
 
+def test_any_document_can_be_read_again_and_after_others_and_opening_counts_for_all_up_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()  # each look takes a second, so each document does
+    monkeypatch.setattr(source_reader.time, "perf_counter", lambda: next(clock))
+    reader = SourceReader(specification(corpus(tmp_path)))
+    reader.lengths({1: (0, 3)}, {})
+    assert reader.read_s[1] == (1 / SIZES[1] + 2, 3)
+    for source, number in [(0, 0), (0, 1), (1, 3), (2, 22), (2, 23), (0, 0), (1, 7 * 5 + 2), (1, 3), (0, 39)]:
+        (length,) = reader.lengths({source: (number, 1)}, {source: number})[source]
+        assert length == len(tokenize(text_of(source, number % SIZES[source])))
+    reader.keep_only({1})
+    assert set(reader._open) == {1}
+    (length,) = reader.lengths({0: (1, 1)}, {})[0]
+    assert length == len(tokenize(text_of(0, 1)))
+
+
+def test_a_document_cut_inside_a_character_has_its_bytes_and_one_end(tmp_path: Path) -> None:
+    text = "aé漢😀\0b"
+    (tmp_path / "one.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    source = Source("one", str(tmp_path / "one.jsonl"), "jsonl", 1, len(text.encode()))
+    reader, whole = SourceReader(specification((source,))), [*text.encode(), END]
+    for first, length in itertools.product(range(len(whole)), range(1, len(whole) + 1)):
+        if first + length <= len(whole):
+            piece = Pieces(*(np.array([one]) for one in (0, 0, first, length)))
+            assert reader.tokens(piece).tolist() == whole[first : first + length]
+
+
+def test_what_was_read_ahead_is_returned_while_more_is_read(tmp_path: Path) -> None:
+    loader = SourceLoader(specification(corpus(tmp_path)))
+    loader.lengths({1: (0, 3)}, {1: 0})
+    whole = tokenize(text_of(1, 2))
+    piece = Pieces(*(np.array([one]) for one in (1, 2, 0, len(whole))))
+    with ThreadPoolExecutor(1) as pool, loader._lock:  # as while another call reads
+        text = pool.submit(loader.text, piece).result(60)
+    assert with_ends(text.astype(np.uint16)).tolist() == whole.tolist()
+    assert loader._reader.kept_text(piece._replace(samples=np.array([3]))) is None
+
+
 @pytest.fixture
 def planned(monkeypatch):
     """Return a planner without other actors, which plans nothing ahead by itself."""
@@ -163,6 +212,41 @@ def planned(monkeypatch):
     monkeypatch.setattr(actors, "start_loaders", lambda *_: None)
     monkeypatch.setattr(Planner, "_plan_ahead", lambda _: None)
     return make
+
+
+def test_what_was_planned_ahead_is_returned_while_more_is_planned(planned, tmp_path):
+    planner = planned(specification(corpus(tmp_path)))
+    first = planner.plan(0, 0, 4)
+    with ThreadPoolExecutor(1) as pool, planner._lock:  # as while further steps are planned
+        again = pool.submit(planner.plan, 0, 2, 2).result(60)
+        further = pool.submit(planner.plan, 0, 3, 2)  # step 4 is not planned yet: it waits
+        with pytest.raises(TimeoutError):
+            further.result(0.2)
+    assert all(np.array_equal(one, other) for one, other in zip(first.steps[2:], again.steps, strict=True))
+    assert len(further.result(0).steps) == 2
+    assert planner._asked == {0: 3}
+
+
+def test_few_sources_move_where_the_number_of_source_loaders_changes() -> None:
+    load_s = np.array([4.0, 3.0, 3.0, 2.0, 0.0, 0.0])
+    two = moved([0] * 6, load_s, 2)
+    assert Counter(two) == {0: 4, 1: 2}  # as few as make both busy for 5 to 7 s; unread ones stay
+    busy_s = np.bincount(two, load_s)
+    assert busy_s.max() <= 7.0
+    assert moved(two, load_s, 2) == two
+    assert moved(two, load_s, 1) == [0] * 6
+    three = moved(two, load_s, 3)
+    assert sum(a != b for a, b in zip(two, three, strict=True)) <= 2
+
+
+def test_a_failed_loader_gives_its_sources_to_a_shadow_once() -> None:
+    scaler = Autoscaler(6, loaders=2, most=2, shadows=1)
+    assert set(scaler.route.values()) == {0, 1}
+    scaler.failed(1)
+    scaler.failed(1)  # by another that noticed
+    assert set(scaler.route.values()) == {0, 2}
+    scaler.failed(0)
+    assert set(scaler.route.values()) == {1, 2}
 
 
 def test_loaders_are_added_where_reading_takes_longer_than_steps_and_ended_again() -> None:
@@ -186,6 +270,12 @@ def test_loaders_are_added_where_reading_takes_longer_than_steps_and_ended_again
     steps(80, 5.0)
     assert scaler.used == 1
     assert scaler.changes == 2
+    asked_for = Autoscaler(8, loaders=2, most=4, shadows=0)
+    for step in range(4 * PATIENCE):
+        asked_for.asked(0, step, float(step))
+        asked_for.read(dict.fromkeys(range(8), (1e-06 * step, step)))
+        assert asked_for.scale(np.ones(8)) == ([], [])
+    assert asked_for.used == 2
 
 
 def taken_steps(spec: LoaderSpec, count: int) -> list[list[TakenBatch]]:
@@ -308,6 +398,20 @@ def test_batches_are_the_planned_pieces_of_the_texts_in_slices_for_context_paral
     }
 
 
+def test_source_loaders_and_shadows_that_are_gone_for_good_are_started_again(opened, undisturbed):
+    """As after the autoscaler has ended one whose place a shadow had taken, and the planner died."""
+    import ray
+
+    disturbed = opened(undisturbed.spec, loaders=2, shadows=1)
+    job = disturbed._settings.job
+    for step, expected in enumerate(undisturbed.batches):
+        if step == 10:
+            for number in range(3):
+                ended(job, f"loader-{number}")
+            ray.kill(found(job, "planner"), no_restart=False)
+        assert is_same(next(disturbed), expected)
+
+
 @pytest.mark.parametrize("shadows", [0, 1])
 def test_a_state_continues_bit_for_bit_when_any_actor_is_killed(shadows, opened, undisturbed):
     import ray
@@ -324,6 +428,8 @@ def test_a_state_continues_bit_for_bit_when_any_actor_is_killed(shadows, opened,
     other = digest_of(seeded, loader._settings)
     with pytest.raises(LoaderError, match=rf"the state is that of specification {other}, not of"):
         loader.load_state_dict(undisturbed.state | {"specification": other})
+    with pytest.raises(LoaderError, match=rf"job killed {shadows} runs with specification \w+, not with"):
+        opened(seeded, job=f"killed {shadows}")
 
 
 def test_bad_samples_are_skipped_and_counted_up_to_a_limit(opened, planned, tmp_path):
@@ -348,6 +454,25 @@ def test_bad_samples_are_skipped_and_counted_up_to_a_limit(opened, planned, tmp_
         LoaderError, match=r"source 1, document 2 in .*1\.jsonl: .*bad samples: 1, allowed are 0"
     ):
         planned(spec)._note(LoaderReport(lengths, reader.bad_samples(), reader.read_s))
+
+
+def test_a_source_that_hangs_is_named(opened: Opened, tmp_path: Path) -> None:
+    import ray
+
+    sources = corpus(tmp_path)
+    file = Path(sources[1].file)
+    file.unlink()
+    os.mkfifo(file)
+    spec, settings = specification(sources), ActorSettings("hangs", timeout_s=8.0)
+    start_loader(0, spec, settings)
+    ray.get(found("hangs", "loader-0").reading.remote())  # it has started: only the source takes long
+    loader = opened(spec, job="hangs", timeout_s=8.0)
+    with pytest.raises(
+        LoaderError, match="source loader 0 gave no answer within 8 s; it is reading source source 1"
+    ):
+        take(loader, 3)
+    with open(file, "w"):  # lets the reader go
+        pass
 
 
 def test_nothing_listens_but_on_the_loopback_address(session: Any) -> None:
@@ -400,3 +525,20 @@ def watched_folders(processes: list[psutil.Process]) -> list[str]:
             words = one.cmdline()
             watched += words[-1:] if "ray_watchdog" in " ".join(words) else []
     return watched
+
+
+def test_a_full_object_store_and_a_missing_ray_are_named_in_one_line(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise ray.exceptions.ObjectStoreFullError(
+            "Failed to put object 00ff\n in object store because it is full"
+        )
+
+    monkeypatch.setattr(ray, "get", full)
+    with pytest.raises(LoaderError, match=r"^constructor 0: ObjectStoreFullError: .*it is full.*$") as caught:
+        answer(None, "constructor 0", 1.0)
+    assert "\n" not in str(caught.value)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(Unavailable, match=r"^ray cannot be imported .*: pip install throughput-harness"):
+        LoaderRanks("disaggregated", specification(corpus(tmp_path)))

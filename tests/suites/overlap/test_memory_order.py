@@ -6,13 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy
 import pytest
-from kernel_mutants import CHANGES, difference, mutants
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_mutants import CHANGES, called, difference, in_kernels, mutants, source_of
 from overlap_on_rank import pool_of
 from symmetric_on_rank import CASES
+from triton.runtime.interpreter import InterpreterBuilder
 
+from harness.records import Unavailable
+from suites.overlap.symmetric.heap import Heaps, SymmetricHeap
 from suites.overlap.symmetric.memory_order import MemoryOrder
-from suites.overlap.symmetric.memory_trace import Access
+from suites.overlap.symmetric.memory_trace import HOST, SPACE_B, Access, traced
 
 RANKS = 3
 LATE_S = (0.05, -0.05)
@@ -58,15 +67,111 @@ def passing(release: str = "release", acquire: str = "acquire") -> list[Access]:
     ]
 
 
-def test_a_message_is_passed_by_a_release_and_an_acquire_and_else_may_be_missed():
+def test_a_message_is_passed_by_a_release_and_an_acquire():
     order = order_of(*passing())
     assert not order.races()
     assert not order.uncertain_waits()
     assert visible_values(order, 3) == {1}
-    for weak in ({"release": "relaxed"}, {"acquire": "relaxed"}):
-        order = order_of(*passing(**weak))
-        assert racing(order) == {(0, 3)}
-        assert visible_values(order, 3) == {0, 1}
+
+
+@pytest.mark.parametrize("weak", [{"release": "relaxed"}, {"acquire": "relaxed"}])
+def test_a_message_without_release_or_acquire_may_be_missed(weak):
+    order = order_of(*passing(**weak))
+    assert racing(order) == {(0, 3)}
+    assert visible_values(order, 3) == {0, 1}
+
+
+@pytest.mark.parametrize("kind", ["store", "exchange"])
+@pytest.mark.parametrize("semantic", ["plain", "relaxed", "acq_rel"])
+def test_each_of_two_ranks_may_miss_what_the_other_stores_before_it_loads(semantic, kind):
+    """Store buffering: even releases and acquires leave it open, and atomics do not race."""
+    released = {"acq_rel": "release"}.get(semantic, semantic)
+    acquired = {"acq_rel": "acquire"}.get(semantic, semantic)
+    kind = "store" if semantic == "plain" else kind
+    order = order_of(
+        step(0, kind, DATA, released),
+        step(0, "load", FLAG, acquired),
+        step(1, kind, FLAG, released),
+        step(1, "load", DATA, acquired),
+    )
+    assert visible_values(order, 1) == visible_values(order, 3) == {0, 1}
+    assert racing(order) == ({(1, 2), (0, 3)} if semantic == "plain" else set())
+
+
+BETWEEN: dict[str, tuple[list[Access], bool]] = {
+    "an update": ([step(1, "update", FLAG, "relaxed", 2)], True),
+    "an update after an unordered exchange": (
+        [step(1, "exchange", FLAG, "relaxed", 5), step(1, "update", FLAG, "relaxed", 2)], False,
+    ),
+    "an exchange that comes after it in this execution": ([step(1, "exchange", FLAG, "relaxed", 2)], False),
+    "an exchange that always comes after it": (
+        [step(1, "poll", FLAG, "acquire"), step(1, "exchange", FLAG, "relaxed", 2)], True,
+    ),
+    "a store": ([step(1, "poll", FLAG, "acquire"), step(1, "store", FLAG, "relaxed", 2)], False),
+    "a store that releases": ([step(1, "poll", FLAG, "acquire"), step(1, "store", FLAG, "release", 2)], True),
+    "a release by who has not acquired": (
+        [step(1, "poll", FLAG, "relaxed"), step(1, "store", FLAG, "release", 2)], False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_a_release_sequence_goes_on_through_updates(between):
+    steps, published = BETWEEN[between]
+    order = order_of(
+        step(0, "store", DATA),
+        step(0, "exchange", FLAG, "release"),
+        *steps,
+        step(2, "poll", FLAG, "acquire", 2),
+        step(2, "load", DATA),
+    )
+    assert racing(order) == (set() if published else {(0, len(steps) + 3)})
+
+
+@pytest.mark.parametrize("acknowledged", ["release", "relaxed"])
+def test_a_buffer_is_used_again_only_after_its_reader_has_released_it(acknowledged):
+    order = order_of(
+        *passing(),
+        step(1, "update", OTHER, acknowledged),
+        step(0, "poll", OTHER, "acquire", launch=1),
+        step(0, "store", DATA, launch=1),
+    )
+    assert racing(order) == (set() if acknowledged == "release" else {(3, 6)})
+
+
+def test_programs_of_one_launch_are_not_ordered_and_launches_are():
+    order = order_of(
+        step(0, "store", DATA, program=0),
+        step(0, "load", DATA, program=1),
+        step(0, "load", DATA, launch=1, program=1),
+        step(0, "store", DATA, launch=2, program=2),
+    )
+    assert racing(order) == {(0, 1)}
+
+
+def test_what_the_host_does_belongs_to_the_stream_of_its_rank_alone():
+    order = order_of(
+        step(0, "store", DATA),
+        step(0, "load", DATA, launch=1, program=HOST),
+        step(0, "store", DATA, launch=1),
+        step(1, "load", DATA, program=HOST),
+    )
+    assert racing(order) == {(0, 3), (2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("other", "races"),
+    [
+        (step(1, "poll", FLAG, "acquire"), False),
+        (step(1, "poll", FLAG, "acquire", scope="gpu"), True),
+        (step(1, "load", FLAG), True),
+        (step(1, "load", FLAG, "relaxed", size_B=8), True),
+        (step(1, "load", FLAG + 4, "relaxed"), False),
+        (step(0, "poll", FLAG, "acquire", scope="gpu", program=1), False),
+    ],
+)
+def test_atomics_race_if_they_share_some_bytes_or_if_a_scope_leaves_a_rank_out(other, races):
+    assert racing(order_of(step(0, "exchange", FLAG, "release"), other)) == ({(0, 1)} if races else set())
 
 
 def signalled(*stores: tuple[int, str, int], waited_for: int = 1, at: int | None = None) -> list[Access]:
@@ -92,6 +197,143 @@ def signalled(*stores: tuple[int, str, int], waited_for: int = 1, at: int | None
 )  # fmt: skip
 def test_a_wait_must_see_the_same_store_in_every_execution(steps, why):
     assert [one.why for one in order_of(*steps).uncertain_waits()] == why
+
+
+KINDS = {
+    "plain": ("load", "store"),
+    "relaxed": ("load", "store", "update"),
+    "acquire": ("load",),
+    "release": ("store", "update"),
+    "acq_rel": ("update",),
+}
+STEPS = st.lists(
+    st.sampled_from([(kind, semantic) for semantic, kinds in KINDS.items() for kind in kinds]).flatmap(
+        lambda what: st.builds(
+            step,
+            st.integers(0, 2),
+            st.just(what[0]),
+            st.sampled_from([DATA, FLAG]),
+            st.just(what[1]),
+            program=st.integers(0, 1),
+        )
+    ),
+    min_size=2,
+    max_size=14,
+)
+
+
+@given(STEPS)
+@settings(max_examples=75, deadline=None)
+def test_vector_clocks_find_what_reachability_finds(steps: list[Access]):
+    count = len(steps)
+    reach = numpy.zeros((count, count), dtype=bool)
+    for j, second in enumerate(steps):
+        for i, first in enumerate(steps[:j]):
+            reach[i, j] = first[:3] == second[:3]
+        if second.semantic in ("acquire", "acq_rel"):
+            behind = [i for i in range(j) if steps[i].ranges == second.ranges and steps[i].kind != "load"]
+            for i in reversed([i for i in behind if steps[i].semantic != "plain"]):
+                reach[i, j] |= steps[i].semantic in ("release", "acq_rel")
+                if steps[i].kind != "update":
+                    break
+    for through in range(count):
+        reach |= reach[:, through, None] & reach[None, through]
+    unordered = {
+        (i, j)
+        for j, second in enumerate(steps)
+        for i, first in enumerate(steps[:j])
+        if first.ranges == second.ranges
+        and {first.kind, second.kind} != {"load"}
+        and "plain" in (first.semantic, second.semantic)
+        and not reach[i, j]
+    }
+    assert racing(order_of(*steps)) == unordered
+
+
+@triton.jit
+def two_programs(target, source, heaps, faults, rank, RANKS: tl.constexpr, TIMEOUT_NS: tl.constexpr):
+    """Program 0 stores four elements; program 1 loads two of these, and one more."""
+    here = tl.arange(0, 4)
+    if tl.program_id(0) == 0:
+        tl.store(target + here, tl.load(source + here))
+    else:
+        tl.store(source + 8 + here, tl.load(target + 2 + here, mask=here < 2))
+
+
+def alone(folder: Path, act: Callable[[SymmetricHeap], None]) -> list[Access]:
+    memory = torch.zeros(4096, dtype=torch.uint8)
+    heap = SymmetricHeap(Heaps(memory, torch.tensor([memory.data_ptr()])), 0)
+    with traced(heap, folder / "number") as accesses:
+        act(heap)
+    return accesses
+
+
+def test_a_race_of_two_programs_is_reported_with_its_lines_and_bytes(tmp_path):
+    ordinary = torch.zeros(16, dtype=torch.int32)
+
+    def act(heap: SymmetricHeap) -> None:
+        heap.launch(two_programs, (2,), heap.signals(16)[2:], ordinary)
+
+    recorded = alone(tmp_path, act)
+    assert [(one.program, one.kind) for one in recorded] == [
+        (0, "load"), (0, "store"), (1, "load"), (1, "store"),
+    ]  # fmt: skip
+    assert [one.ranges[0][0] // SPACE_B for one in recorded] == [1, 0, 0, 1]
+    (race,) = MemoryOrder([recorded]).races()
+    assert race.ranges == [(16, 24)]
+    lines = Path(__file__).read_text().splitlines()
+    for access, text in ((race.first, "target + here, tl"), (race.second, "target + 2")):
+        file, _, line = access.source.partition(":")
+        assert file == Path(__file__).name
+        assert text in lines[int(line) - 1]
+
+
+def test_what_pytorch_does_between_launches_is_recorded_as_the_host_does_it(tmp_path):
+    ordinary = torch.zeros(16, dtype=torch.int32)
+
+    def act(heap: SymmetricHeap) -> None:
+        signals = heap.signals(16)
+        signals.view(4, 4)[:, 1].fill_(3)
+        heap.launch(two_programs, (1,), signals, ordinary)
+        ordinary.add_(signals[4])
+
+    stored, *_, loaded = alone(tmp_path, act)
+    assert (stored.launch, stored.program, stored.kind) == (0, HOST, "store")
+    assert stored.ranges == [(at, at + 4) for at in (4, 20, 36, 52)]
+    assert (loaded.launch, loaded.program, loaded.kind, loaded.ranges) == (1, HOST, "load", [(16, 20)])
+    assert stored.source.startswith(Path(__file__).name)
+
+
+@triton.jit
+def atomics(words, heaps, faults, rank, RANKS: tl.constexpr, TIMEOUT_NS: tl.constexpr):
+    """Perform every kind of atomic, some on several elements, of which one is masked."""
+    here = tl.arange(0, 4)
+    tl.atomic_store(words + here, here + 1, mask=here < 3, sem="release", scope="sys")
+    tl.atomic_load(words + 1, sem="relaxed", scope="sys")
+    tl.atomic_add(words + here, here, mask=here > 2)
+    tl.atomic_xchg(words, 5, sem="release", scope="sys")
+    tl.atomic_cas(words, 5, 6, sem="acquire", scope="gpu")
+    tl.atomic_cas(words, 5, 7, sem="acq_rel", scope="sys")
+    tl.atomic_poll(words + here, tl.where(here == 0, 6, here + 1 - here // 3), scope="sys", timeout_ns=0)
+
+
+def test_every_atomic_is_recorded_per_element_with_what_it_leaves(tmp_path):
+    recorded = alone(tmp_path, lambda heap: heap.launch(atomics, (1,), heap.signals(4)))
+    what = [(*one[3:6], one.ranges[0][0] // 4, one.number, one.value) for one in recorded]
+    assert what == [
+        ("store", "release", "sys", 0, 1, 1), ("store", "release", "sys", 1, 1, 2),
+        ("store", "release", "sys", 2, 1, 3), ("load", "relaxed", "sys", 1, 2, 2),
+        ("update", "acq_rel", "gpu", 3, 3, 3), ("exchange", "release", "sys", 0, 4, 5),
+        ("update", "acquire", "gpu", 0, 5, 6), ("load", "acq_rel", "sys", 0, 6, 6),
+        *(("poll", "acquire", "sys", i, 7, value) for i, value in enumerate((6, 2, 3, 3))),
+    ]  # fmt: skip
+
+
+def test_an_interpreter_without_an_operation_to_record_is_unavailable(tmp_path, monkeypatch):
+    monkeypatch.delattr(InterpreterBuilder, "create_atomic_poll")
+    with pytest.raises(Unavailable, match=r"needs create_atomic_poll .* of Triton 3\.9; this is"):
+        alone(tmp_path, lambda heap: None)
+    assert not list(tmp_path.iterdir())
 
 
 class Recorded(NamedTuple):
@@ -159,3 +401,21 @@ def test_every_mutant_of_a_kernel_is_noticed(name: str, change: str, record: Rec
         limit_s = CHANGES[change].timeout_s
         runs = (noticed(record(name, late_s, str(path), limit_s)) for late_s in LATE_S)
         assert any(how & set(CHANGES[change].noticed) for how in runs), difference(name, text)
+
+
+def test_every_kernel_is_changed_at_every_wait_and_signal():
+    for name in CASES:
+        calls = [called(node) for node in in_kernels(source_of(name))]
+        assert len(MUTANTS[name, "dropped wait"]) == len(MUTANTS[name, "relaxed wait"]) == calls.count("wait")
+        assert len(MUTANTS[name, "dropped notify"]) == calls.count("notify")
+        assert len(MUTANTS[name, "relaxed notify"]) == calls.count("notify")
+        words = [len(MUTANTS[name, change]) for change in CHANGES if "words" in change]
+        assert calls.count("wait") or all(words), name
+
+
+def test_a_race_is_found_whichever_rank_is_late(record: Record, tmp_path: Path) -> None:
+    path = tmp_path / "changed.py"
+    path.write_text(MUTANTS["ag_gemm", "relaxed wait"][-1])
+    found = [record("ag_gemm", late_s, str(path)).order.races() for late_s in LATE_S]
+    first, second = ({(one.first.source, one.second.source) for one in races} for races in found)
+    assert {frozenset(one) for one in first} == {frozenset(one) for one in second} != set()

@@ -246,3 +246,11 @@ def test_it_equals_what_ranks_take_that_exchange_values(name, pools):
         assert dry_B == pytest.approx([max(measured_B("even"))], rel=3e-4 if step.tensor_ranks > 1 else 1e-4)
     if name == "experts":
         assert dry_B[0] < max(measured_B("own")) < max(measured_B("first"))
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_real_ranks_of_ddp_take_what_a_dry_run_of_one_does(views, pools):
+    workload = replace(WIDE_GPT, num_hidden_layers=3, intermediate_size=300, tp_size=1)
+    step = sharded([{"ddp": {"gradient_as_bucket_view": views}}], workload)
+    each_B = call_of(pools, 2)("peak_memory", step=step.described)
+    assert each_B == pytest.approx([dry_run(step, HOST).peak_B] * 2, rel=0.0025)
