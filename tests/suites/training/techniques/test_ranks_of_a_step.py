@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from offload_ranks import Pools
-from real_ranks import CLIPPED, GPT, SMALL, TINY, dry_and_measured, sharded
+from real_ranks import CLIPPED, GPT, HOST, SMALL, TINY, dry_and_measured, sharded
 
 from harness.records import WrongResult
 from suites.training import on_rank
