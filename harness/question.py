@@ -123,6 +123,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     micro_batch_size: WholeNumber = 1  # sequences of one forward pass on one device
     global_batch_size: WholeNumber | None = None  # sequences per step
     gradient_accumulation_steps: WholeNumber | None = None
+    of_micro_batch: bool = False  # seconds are those of one of a step's micro-batches
     # what is trained; micro-batches count each answer of a pair
     objective: Objective = "sft"
     forward_passes: Annotated[int, Meta(ge=0)] = 0  # without gradients, per sequence: a reference model's
@@ -162,6 +163,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     deterministic: bool = False  # of Megatron-LM, --deterministic-mode
     recompute: Recompute = "none"
     recompute_every: WholeNumber = 1  # of "full": every n-th layer alone
+    reentrant: bool = False  # checkpoints are torch's older ones, use_reentrant=True
     recompute_modules: tuple[str, ...] = ()  # of Megatron-LM's "selective"; (): core_attn
     dispatcher: Dispatcher = "alltoall"  # of tokens to their experts, in Megatron-LM and torchtitan
     grouped_experts: bool = True

@@ -101,6 +101,8 @@ def answers(
     engine, why = choose(question, seconds)
     asked = without_reference(question)
     question = asked.question
+    if seconds and question.of_micro_batch:
+        question = replace(question, gradient_accumulation_steps=1, global_batch_size=None)
     for name in NOT_USED[engine]:
         if question.origin(name).kind == "command":
             raise ConfigError(f"{name}: not used by the {engine}, which answers since {why}")

@@ -63,6 +63,8 @@ def settle(parts: Parts) -> Fields:
     fields["optimizer_impl"] = words.implementation_of(parts.flat.get("optimizer"))
     if parts["_recompute"]:
         fields["recompute"] = "full"
+    given, usual_one = parts.get("_reentrant"), bool(parts["_recompute"]) and not parts.get("_rl")
+    fields["reentrant"] = usual_one if given is None else given  # utils/config/__init__.py
     if parts["_selective"] and fields["recompute"] == "full":
         fields["recompute"] = "selective"
     if parts["_recompute"] in ("offload", "disk") or parts["_activations"]:
@@ -183,6 +185,7 @@ def parts_of(question: Question) -> Fields:
         "_attention": words.attention_word(question),
         "_recompute": question.recompute != "none",
         "_selective": question.recompute == "selective" or None,
+        "_reentrant": question.reentrant if question.recompute != "none" else None,
         "_activations": "activations" in question.offload or None,
         "_liger": question.fused_loss or None,
         "_norms": question.fused_layers or None,

@@ -150,6 +150,8 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
     if precision not in ("bf16", "fp16", "fp32", "fp8"):
         left_out.append(f"products in {precision}")
     on_host = {"on_host": True} if offloaded else {}
+    full = {"mode": "full", "every": question.recompute_every, **on_host}
+    full |= {"inputs_stay": True} if inputs_stay(question) else {}
     per_op = "per_op" if question.sharing in ("fsdp2", "ddp") else "selective"
     impl = question.optimizer_impl if question.optimizer == "adamw" else "fused"
     own_loss = question.compile and (question.format or question.framework) in COMPILE_THE_LOSS
@@ -165,7 +167,7 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
         (wide and precision != "fp32", "mixed_precision", {}),
         (precision == "fp8", "float8", {}),
         (question.attention != "explicit", "attention", {}),
-        (recompute == "full", CHECKPOINTING, {"mode": "full", "every": question.recompute_every, **on_host}),
+        (recompute == "full", CHECKPOINTING, full),
         (recompute == "selective", CHECKPOINTING, {"mode": per_op, **on_host}),
         (offloaded and recompute == "none", "activation_offload", {}),
         (fused, "loss", {"fused": True}),
@@ -179,6 +181,16 @@ def _step(question: Question, left_out: list[str]) -> list[NamedTechnique]:
         (impl != "fused" and question.sharing != "zero", "optimizer", {"impl": impl}),
     )
     return [(name, settings) for on, name, settings in listed if on]
+
+
+def inputs_stay(question: Question) -> bool:
+    """Return whether recomputed layers' inputs and their gradients stay until the backward pass ends.
+
+    So under FSDP1 with re-entrant checkpoints, where adapters are units of their own and the rest is frozen.
+    """
+    frozen = question.adapters is not None and not question.adapters.flat
+    shared = question.sharing == "fsdp1" and question.dp_of() > 1
+    return question.recompute == "full" and question.reentrant and frozen and shared
 
 
 def broken_by(sharing: str, offloaded: bool) -> str:

@@ -275,11 +275,14 @@ class ActivationCheckpointingSettings:
     layers; "per_op" keeps those of fused attention, of reduce-scatters and of every second linear layer.
     `every`: checkpoint every so many-th layer alone, and keep everything in the others.
     `on_host`: put what is kept on the host until the layer's backward pass.
+    `inputs_stay`: layers' inputs and their gradients stay until the backward pass ends, as those of frozen
+    layers do under FSDP1 with torch's re-entrant checkpoint.
     """
 
     mode: Literal["full", "selective", "per_op"] = "full"
     every: Annotated[int, Bounds(at_least=1)] = 1
     on_host: bool = False
+    inputs_stay: bool = False
 
 
 @technique(

@@ -68,7 +68,8 @@ def subject_of(
     training, shape = training_of(question, cluster.architecture), shape_of(question.config or {})
     if question.adapters is not None:
         frozen = frozen_base(shape, question.adapters, adapts_experts(question))
-        training = replace(training, frozen=frozen)
+        states = question.adapters.dtype if training.program in FSDP else training.states
+        training = replace(training, frozen=frozen, states=states)
     if question.etp is not None and not shape.num_experts and question.origin("etp").kind == "command":
         raise Unavailable(f"etp={question.etp}: the model has no experts")
     refuse_imbalance(question, shape)

@@ -235,13 +235,13 @@ class FrozenLinear(nn.Module):
 
     @abstractmethod
     def fill(self, wide: Tensor) -> None:
-        """Widen the weight into a tensor in bf16, a slice at a time."""
+        """Widen the weight into a tensor, a slice at a time."""
 
-    def weight(self) -> Tensor:
-        """Return the weight in bf16, (out_features, in_features)."""
+    def weight(self, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        """Return the weight, (out_features, in_features)."""
         size, device = (self.out_features, self.in_features), next(self.buffers()).device
-        wide = torch.empty(size, dtype=torch.bfloat16, device=device)
-        kinds = tuple(one.dtype for one in self.buffers())
+        wide = torch.empty(size, dtype=dtype, device=device)
+        kinds = (dtype, *(one.dtype for one in self.buffers()))
         repeatable((type(self).__name__, *size, *kinds), partial(self.fill, wide))
         return wide
 
@@ -271,8 +271,7 @@ class WidenedProduct(torch.autograd.Function):
 
 def widened(layer: FrozenLinear) -> Tensor:
     """Return the weight in bf16, from where the layer's library widens it."""
-    weight = layer.weight()
-    return weight if layer.inputs is None else weight.half().to(weight.dtype)
+    return layer.weight() if layer.inputs is None else layer.weight(torch.half).to(torch.bfloat16)
 
 
 class Nf4Linear(FrozenLinear):

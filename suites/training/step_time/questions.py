@@ -54,13 +54,17 @@ UNSLOTH_FUSED = "2024-11"
 TRAINER_FUSED = "2025-08"
 """transformers 4.56, whose default optimizer is adamw_torch_fused from torch 2.8 on (training_args.py)."""
 
-EXPERTS_IN_ONE_TENSOR = "2025-12"
-"""transformers 5, which stores a layer's experts in one tensor, not as linear layers that are quantized."""
+TRANSFORMERS_5 = "2025-12"
+"""From it on a layer's experts are one tensor, not linear layers that are quantized, and checkpoints are not
+re-entrant (modeling_utils.py, activation_checkpointing_enable)."""
 
 WITHOUT_ENGINE = re.compile(
     r"\b(no|without|not) +(vllm|sglang)|\b(use_)?(vllm|sglang)\W{1,4}(off|false|no|none)\b", re.IGNORECASE
 )
 """How a run's row says that no engine generates."""
+
+PEFT_WIDENS = "2024-07"
+"""peft 0.12, whose adapters of a 16-bit base are fp32 (autocast_adapter_dtype); before they had its type."""
 
 FORCED = re.compile("^forced?")
 """How a run's row says that every expert gets as many tokens."""
@@ -110,6 +114,7 @@ def question_of_row(row: Row, config_of: ConfigOf = lambda name: None) -> Questi
         fields["origins"]["device"] = FieldOrigin("assumption", "nothing but its memory is stated")
     fields |= objective_fields(row, fields)
     fields |= {"model_name": str(row["model"]), "keys": tuple(unmodelled(row))}
+    fields["of_micro_batch"] = "one micro-batch" in str((row.get("other") or {}).get("step_is"))
     return question_of(**fields)
 
 
@@ -189,9 +194,6 @@ def stated(row: Row) -> Row:
         found = [key if other[key] is True else other[key] for key in keys if other.get(key)]
         if found and name not in known:
             known[name] = found[0]
-    if "one micro-batch" in str(other.get("step_is")):  # what the page prints the seconds of
-        known["gradient_accumulation_steps"] = 1
-        known.pop("global_batch_size", None)
     framework = str(known.get("framework") or "").lower()
     alike = [one for one in table()["usual"] if any(word in framework for word in one["words"])]
     usual: dict[str, Any] = alike[0] if alike else {}
@@ -285,8 +287,11 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
     own = {"megatron": "megatron", "nanotron": "nanotron", "deepspeed": "zero", "composer": "fsdp1"}
     program = common["program"]
     pipelines, stage = int(row.get("pp") or 1) > 1, sharding_of(row.get("sharding"), program)[0]
+    unsharded = str(row.get("sharding") or "").lower().startswith("none")
     if program == "deepspeed" and pipelines:
         program = "megatron"  # whose pipelines DeepSpeed's users have
+    elif program == "deepspeed" and unsharded:
+        program = "torchtitan"  # torch's own step, without DeepSpeed's engine
     elif program == "megatron" and stage > MEGATRON_STAGES and not pipelines:
         program = sharding_program(str(row["sharding"]))
     fields = {
@@ -297,7 +302,6 @@ def fields_of_run(row: Row, common: Row) -> dict[str, Any]:
     }
     words = f"{row['framework']} {(row.get('other') or {}).get('note') or ''}"
     fields["replicated_experts"] = meaning("replicated_experts", words, False)
-    unsharded = str(row.get("sharding") or "").lower().startswith("none")
     return {**fields, "zero": 0} if unsharded else fields
 
 
@@ -318,7 +322,9 @@ def memory_fields(row: Row, program: str, checkpointing: object) -> dict[str, An
         loss = "fused"
     named = f"{row.get('optimizer') or ''} {framework if date < TRAINER_FUSED else ''}"
     dispatcher = meaning("dispatchers", row.get("dispatcher"), "alltoall")
+    reentrant = meaning("reentrant", framework)
     return {
+        "reentrant": reentrant == "always" or (reentrant == "before" and date < TRANSFORMERS_5),
         "recompute_modules": tuple(modules) if program == "megatron" else (),
         "dispatcher": dispatcher if program in DISPATCHING else "alltoall",
         "optimizer": meaning("optimizers", row.get("optimizer"), "adamw"),
@@ -361,7 +367,9 @@ def adapters_of(row: Row) -> dict[str, Any] | None:
     stored = f"{row['framework']} {words} {row.get('sharding') or ''} {other.get('framework_config') or ''}"
     lightning = meaning("lightning", row["framework"], False)
     whole = (other.get("quant") or {}) if isinstance(other.get("quant"), dict) else {}
-    linear = str(row.get("date") or "") < EXPERTS_IN_ONE_TENSOR
+    date = str(row.get("date") or "")
+    linear = date < TRANSFORMERS_5 or "linearized" in letters(row["model"])
+    plain = meaning("reentrant", row["framework"]) == "before" and base == "bf16" and "" < date < PEFT_WIDENS
     return {
         "rank": int(lora.get("rank") or 8),
         "targets": tuple(dict.fromkeys(targets)),
@@ -370,7 +378,7 @@ def adapters_of(row: Row) -> dict[str, Any] | None:
         "ends": "embedding" in str(other.get("trainable_extra")),
         "experts": "tensor" if whole.get("quantize_moe_experts") else "linear" if linear else "bf16",
         "rest": meaning("unquantised", stored, "bf16") if base == "nf4" else "bf16",
-        "dtype": "bf16" if lightning else "fp32",
+        "dtype": "bf16" if lightning or plain else "fp32",
         "double": not lightning or "dq" in words,
         "lightning": lightning and base == "nf4",
         "flat": lightning,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     SelectiveCheckpointContext,
@@ -84,6 +84,8 @@ def wrap(settings: ActivationCheckpointingSettings, model: nn.Module, resources:
     make = hooks_to(resources.host, model) if settings.on_host else None
     for block in list(blocks_of(model))[settings.every - 1 :: settings.every]:
         block.forward = checkpointed(block.forward, selective)
+        if settings.inputs_stay:
+            block.forward = partial(keep_inputs, [], block.forward)
         if make is not None:  # which see what checkpoint keeps, not what a layer saves while it is recomputed
             block.forward = partial(within, make, block.forward)
     return model
@@ -96,6 +98,24 @@ def checkpointed(forward: Callable[..., Any], selective: Mapping[str, Any]) -> C
         return checkpoint(forward, *args, use_reentrant=False, **selective, **kwargs)
 
     return forward_checkpointed
+
+
+def keep_inputs(kept: list[Tensor], forward: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Run a layer, whose input and the gradient of it stay until the backward pass ends.
+
+    A re-entrant checkpoint recomputes from a leaf. The hook that FSDP1 registers on inputs of frozen units
+    refers to their AccumulateGrad nodes, which own leaf and gradient, and is removed when the pass ends
+    (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook).
+    """
+    if x.requires_grad:
+        x.register_hook(partial(keep, kept, x.detach()))
+    return forward(x, *args, **kwargs)
+
+
+def keep(kept: list[Tensor], x: Tensor, gradient: Tensor) -> None:
+    """Keep both until the backward pass that runs ends."""
+    kept += [x, gradient]
+    torch.autograd.Variable._execution_engine.queue_callback(kept.clear)  # type: ignore[attr-defined]
 
 
 def keep_if_matmul(

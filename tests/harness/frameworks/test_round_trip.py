@@ -168,5 +168,9 @@ def test_every_field_of_a_recipe_and_layout_is_written_by_some_framework():
     of_reading = {"format", "framework", "model_source", "origins", "keys", "techniques", "program"}
     tried_elsewhere = {"layers_per_stage", "shard_size", "recompute_every", "expandable_segments"}
     read_alone = {"objective", "forward_passes", "reference_weight_B", "rollout", "shorter"}  # other trainers
-    read_alone |= {"replicated_experts", "loss_in_place"}  # of a published run, in no framework's file
+    read_alone |= {
+        "replicated_experts",
+        "loss_in_place",
+        "of_micro_batch",
+    }  # of a published run alone
     assert set(DEFAULTS) - of_the_command - of_reading - tried_elsewhere - read_alone == carried

@@ -111,9 +111,19 @@ def layout_fields(row: Row, common: Row) -> dict[str, Any]:
         "shard_size": min(within, dp * size["cp"]) or None,
         "micro_batch_size": micro,
         "gradient_accumulation_steps": count,
-        "sequence_parallel": size["tp"] > 1,
+        "sequence_parallel": size["tp"] > 1 and spreads_norms(row),
         "recompute": recompute_of(row.get("recompute")),
     }
+
+
+SEQUENCE_PARALLEL = "2022-05"
+"""arXiv 2205.05198."""
+
+
+def spreads_norms(row: Row) -> bool:
+    """Return whether a program spreads norms and residuals over its tensor-parallel ranks."""
+    known = bool(meaning("sequence_parallel", row.get("framework"), True))
+    return known and str(row.get("date") or SEQUENCE_PARALLEL) >= SEQUENCE_PARALLEL
 
 
 def config_of_sizes(model: Row) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from harness.ask.engines import answer_of
 from harness.question import question_of
 from suites.training import seconds_engine
 from suites.training.layouts.layout import Layouts
@@ -131,8 +132,10 @@ def test_a_page_that_prints_micro_batches_is_asked_for_one():
         "other": {"global_minibatch": 128, "step_is": "one micro-batch iteration"},
     }  # fmt: skip
     asked_so = question_of_row(row, lambda name: CONFIG)
-    assert asked_so.gradient_accumulation_steps == 1
-    assert asked_so.global_batch_size != 128
+    one = question_of_row(row | {"gradient_accumulation_steps": 1, "other": {}}, lambda name: CONFIG)
+    assert (asked_so.micro_batches(), one.micro_batches()) == (64, 1)  # under FSDP gradients add up unsharded
+    seconds = {answer_of(each, seconds=True).layouts[0].step_s for each in (asked_so, one)}
+    assert len(seconds) == 1
 
 
 def test_recomputed_experts_repeat_their_part_of_a_layer_and_core_attention_its_kernel():
