@@ -108,14 +108,14 @@ def keep_inputs(kept: list[Tensor], forward: Callable[..., Any], x: Tensor, *arg
     (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook).
     """
     if x.requires_grad:
-        x.register_hook(partial(keep, kept, x.detach()))
+        x.register_hook(partial(keep, kept, x.detach()))  # type: ignore[no-untyped-call]
     return forward(x, *args, **kwargs)
 
 
 def keep(kept: list[Tensor], x: Tensor, gradient: Tensor) -> None:
     """Keep both until the backward pass that runs ends."""
     kept += [x, gradient]
-    torch.autograd.Variable._execution_engine.queue_callback(kept.clear)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(kept.clear)
 
 
 def keep_if_matmul(
