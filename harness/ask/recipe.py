@@ -144,7 +144,9 @@ def what_ifs_of(question: Question, everything: bool) -> Iterator[AskedChange]:
     recipe = tuple(question.techniques or ())
     other = "several" if question.devices == 1 else "one"
     for entry in read_yaml(CONF / "fit.yaml")["what_ifs"]:
-        if entry.get("devices", "") == other:
+        having = entry.get("having", {}).items()
+        absent = any(not dict(recipe).get(name, {}).get(key) for name, key in having)
+        if entry.get("devices", "") == other or absent:
             continue
         try:
             changed = changed_recipe(recipe, entry)

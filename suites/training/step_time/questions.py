@@ -63,6 +63,9 @@ WITHOUT_ENGINE = re.compile(
 )
 """How a run's row says that no engine generates."""
 
+GELU_OF = {"phi": "gelu_new"}
+"""Activations of transformers' configurations by default, whose code has an operation per term."""
+
 PEFT_WIDENS = "2024-07"
 """peft 0.12, whose adapters of a 16-bit base are fp32 (autocast_adapter_dtype); before they had its type."""
 
@@ -208,7 +211,9 @@ def stated(row: Row) -> Row:
         known["precision"] = narrow
     if "loss" in usual and "loss" not in known:
         known["loss"] = usual["loss"]
-    default = {name: usual[name] for name in ("tie_word_embeddings", "fused_layers") if name in usual}
+    default = {
+        name: usual[name] for name in ("tie_word_embeddings", "hidden_act", "fused_layers") if name in usual
+    }
     return default | known
 
 
@@ -262,8 +267,10 @@ def config_of_run(row: Row, config_of: ConfigOf) -> Mapping[str, Any]:
     sizes = {key: size for key, size in shape.items() if size or size is False}
     known = config_of(name)
     if known and all(known.get(key, size) == size for key, size in sizes.items() if key in SIZES_NEEDED):
-        tied = row.get("tie_word_embeddings")  # of a program with an output layer of its own
-        return known if tied is None else {**known, "tie_word_embeddings": tied}
+        own = {key: row[key] for key in ("tie_word_embeddings", "hidden_act") if row.get(key) is not None}
+        if known.get("hidden_act", GELU_OF.get(known.get("model_type"))) != "gelu_new":
+            own.pop("hidden_act", None)
+        return {**known, **own}  # of a program with an output layer and one kernel for GELU of its own
     missing = [key for key in SIZES_NEEDED if not sizes.get(key)]
     if missing:
         raise ValueError(f"model {name!r}: its {', '.join(missing)} is not stated")
