@@ -93,9 +93,9 @@ def core_fields(parts: Parts) -> Fields:
     return {name: one for name, one in fields_of(parts).items() if name not in others}
 
 
-def name_late_reduction(key: str, parts: Parts) -> None:
+def name_late_reduction(key: str, devices: int | None, parts: Parts) -> None:
     """Name gradients that are reduced after the backward pass, where no key overlaps them with it."""
-    if is_off(parts.flat.get(key)):
+    if is_off(parts.flat.get(key)) and devices != parts["tp"] * parts["pp"]:  # else no other rank has them
         why = "gradients are reduced after the backward pass; they are predicted to be reduced within it"
         parts.leave_out(key, None, why, "none", "raises")
 

@@ -65,7 +65,11 @@ def settle(parts: Parts) -> Fields:
     usual = "full" if on_megatron else "lora"
     parts["_type"] = "lora" if on_megatron and given else parts.get("_type") or usual
     fields: Fields = {"seq_len": _length(parts, preferences), "devices": _devices(parts)}
-    own = _megatron(parts, each) if on_megatron else _trainer(parts, preferences, each, fields["devices"])
+    own = (
+        _megatron(parts, each, fields["devices"])
+        if on_megatron
+        else _trainer(parts, preferences, each, fields["devices"])
+    )
     fields |= {**own, "devices": fields["devices"]}
     if parts["_type"] != "full":
         fields |= {"states": "fp32"}
@@ -258,7 +262,7 @@ def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> 
     return fields | {"recompute_modules": (), "etp": None}
 
 
-def _megatron(parts: Parts, each: int) -> Fields:
+def _megatron(parts: Parts, each: int, devices: int | None) -> Fields:
     """Return fields of a run on Megatron-Core."""
     dtype = parts.get("_dtype") or "bf16"
     parts["_optimizer"] = parts.get("_mcore_optimizer") or "adam"
@@ -268,7 +272,7 @@ def _megatron(parts: Parts, each: int) -> Fields:
     if dtype == "fp16" and not words.is_on(parts.flat.get("accumulate_allreduce_grads_in_fp32")):
         parts.setdefault("_wide_grads", False)  # megatron_args.py switches it on for bf16 alone
     if parts["_type"] == "full":
-        megatron.name_late_reduction("overlap_grad_reduce", parts)
+        megatron.name_late_reduction("overlap_grad_reduce", devices, parts)
     return megatron.core_fields(parts) | {
         "micro_batch_size": parts["_mcore_micro"] * each,
         "global_batch_size": parts["_global"] * each,
