@@ -77,7 +77,7 @@ def settle(parts: Parts) -> Fields:
         raise ValueError(
             f"quant_bits is {parts['_bits']} with tuner_type full; quantized weights cannot be trained"
         )
-    _other_models(parts, preferences)
+    _other_models(parts, preferences, on_megatron)
     kept = preferences in ("dpo", "kto", "ppo") or (  # Megatron's has it whatever beta is (rlhf_mixin.py)
         preferences == "grpo" and (on_megatron or _with_divergence(parts))
     )
@@ -306,9 +306,8 @@ def _adapters(parts: Parts, on_megatron: bool = False) -> Adapters:
     return words.adapters_of(parts, targets=targets, base=base, dtype=parts.get("_adapter_dtype") or "fp32")
 
 
-def _other_models(parts: Parts, preferences: str) -> None:
+def _other_models(parts: Parts, preferences: str, on_megatron: bool) -> None:
     """Name what preferences or generation add to supervised training of the same model."""
-    on_megatron = any(key in parts.flat for key in OF_MEGATRON)
     if preferences not in GENERATED:
         return
     if preferences == "gkd" and parts.flat.get("gkd_logits_topk") is None:

@@ -54,7 +54,7 @@ def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     by_prompts = any(key.startswith("actor_rollout_ref.") for key in parts.flat)
     older = "model.partial_pretrain" in parts.flat or "fsdp_sft" in str(parts.get("_program"))
-    if "megatron" in f"{parts.get('_config')} {parts.flat.get('engine')}":
+    if "megatron" in f"{parts.get('_config')} {parts.flat.get('engine')} {parts.flat.get('defaults')}":
         parts.setdefault("_strategy_name", "megatron")
     strategy = parts.get("_strategy_name") or ("fsdp2" if older else "fsdp1")
     if by_prompts and "trainer.n_gpus_per_node" not in parts.flat:
