@@ -229,7 +229,12 @@ def _batch_of_prompts(parts: Parts, ranks: int | None, cp: int, strategy: str) -
     (workers/fsdp_workers.py, ActorRolloutRefWorker: micro-batches divide a rank's sequences under FSDP)
     """
     length, key = parts["_prompt"] + parts["_response"], f"{ACTOR}ppo_micro_batch_size_per_gpu"
-    sequences = parts["_mini"] * parts["_responses"]
+    prompts = min(parts["_mini"], parts.get("_batch") or parts["_mini"])  # 0 of a trainer that streams them
+    if prompts < parts["_mini"]:
+        stops = "" if parts["_rl_dynamic"] else "; verl stops"  # workers/config/actor.py, validate
+        why = f"the {prompts} prompts of data.train_batch_size are taken{stops}"
+        parts.leave_out(f"{ACTOR}ppo_mini_batch_size", parts["_mini"], why, "none", "none")
+    sequences = prompts * parts["_responses"]
     if parts["_rl_dynamic"]:
         micro = words.budget_of(f"{ACTOR}ppo_max_token_len_per_gpu", parts["_rl_tokens"] * cp, length, parts)
     elif parts.get("_rl_micro"):
