@@ -91,14 +91,14 @@ def _targets(parts: Parts) -> tuple[str, ...]:
     return tuple(yaml_tree("words")["default_targets"].get(kind, "q_proj v_proj").split())
 
 
-def base_of(parts: Parts) -> Fields:
+def base_of(parts: Parts, key: str = "model_name_or_path") -> Fields:
     """Return the type of frozen weights that were quantized beforehand, by the model's name; else nothing."""
     name = str(parts.get("model_name"))
     found = QUANTIZED.search(name)
     if found is None or parts.get("_4bit") or parts.get("_8bit") or parts.get("_bits"):
         return {}
     base = "int8" if "8" in found[0] else "nf4"
-    parts.leave_out("model_name_or_path", name, f"weights quantized beforehand; {base} is taken")
+    parts.leave_out(key, name, f"weights quantized beforehand; {base} is taken")
     return {"base": base}
 
 

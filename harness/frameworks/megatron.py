@@ -11,6 +11,7 @@ import re
 
 from harness.frameworks.architectures import EXPERTS
 from harness.frameworks.megatron_model import model_config, model_parts
+from harness.frameworks.models import model_of
 from harness.frameworks.table import Fields, Flat, Parts, is_off, kind_of, number_of, yaml_tree
 from harness.frameworks.words import devices_of, optimizer_of
 from harness.question import Question
@@ -90,6 +91,13 @@ def core_fields(parts: Parts) -> Fields:
     parts["_impl"] = "transformer_engine"
     others = ("config", "devices", "model_source")
     return {name: one for name, one in fields_of(parts).items() if name not in others}
+
+
+def name_late_reduction(key: str, devices: int | None, parts: Parts) -> None:
+    """Name gradients that are reduced after the backward pass, where no key overlaps them with it."""
+    if is_off(parts.flat.get(key)) and devices != parts["tp"] * parts["pp"]:  # else no other rank has them
+        why = "gradients are reduced after the backward pass; they are predicted to be reduced within it"
+        parts.leave_out(key, None, why, "none", "raises")
 
 
 STAGE = re.compile(r"(\d+\.?\d*)([KMBT]?):([1-9]\d*\.?\d*)([KMBT]?)", re.IGNORECASE)
@@ -225,7 +233,10 @@ LONGEST_LAYOUT = 100_000
 
 def _layers(parts: Parts) -> int | None:
     """Return the model's layers, of the file's own sizes or of the published model that it names."""
-    return parts.get("_num_hidden_layers") or parts.get("_layers")
+    if given := parts.get("_num_hidden_layers") or parts.get("_layers"):
+        return int(given)
+    model = model_of(str(parts["model_name"]), parts.beside) if parts.get("model_name") else None
+    return model.config.get("num_hidden_layers") if model else None
 
 
 def _virtual_stages(parts: Parts) -> int:
@@ -261,7 +272,11 @@ def _layers_of_stages(parts: Parts, virtual_stages: int) -> tuple[int, ...]:
     """
     given = {part: parts[part] for part in UNEVEN if parts.get(part)}
     pp, layers = parts["pp"], _layers(parts)
-    if not given or pp == 1 or not layers:
+    if not given or pp == 1:
+        return ()
+    if not layers:
+        why = "the model's layers are not known here, of which the stages' follow; equal stages are taken"
+        parts.leave_out(UNEVEN[next(iter(given))], next(iter(given.values())), why)
         return ()
     embedding, loss = "_with_embedding" in given, "_with_loss" in given
     first, last = given.get("_first"), given.get("_last")

@@ -23,6 +23,12 @@ RERANKERS = ("reranker", "generative_reranker")
 GENERATED = ("grpo", "ppo", "gkd")
 """Kinds that generate what they train on."""
 
+WEIGHTED = re.compile(r"\b(react|hermes|qwen|agentflan|alpha_umi)\b")
+"""Values of loss_scale that weigh tokens otherwise than by 0 and 1 (loss_scale/config)."""
+
+OTHER_LOSSES = ("label_smoothing_factor", "loss_type", "enable_dft_loss", "enable_channel_loss")
+"""Keys whose loss is computed from logits (trainers/seq2seq_trainer.py, compute_loss)."""
+
 ZERO = re.compile(r"0*\.?0*")
 """Zero as files and command lines write it."""
 
@@ -55,23 +61,32 @@ def settle(parts: Parts) -> Fields:
     on_megatron = "megatron" in str(parts.get("_program")) or any(key in parts.flat for key in OF_MEGATRON)
     preferences = str(parts.get("_preferences") or ("dpo" if "rlhf" in str(parts.get("_program")) else ""))
     each = _sequences(parts, preferences)
-    parts["_type"] = parts.get("_type") or ("full" if on_megatron else "lora")
+    given = any(parts.flat.get(key) for key in ("adapters", "mcore_adapter"))  # megatron_args.py
+    usual = "full" if on_megatron else "lora"
+    parts["_type"] = "lora" if on_megatron and given else parts.get("_type") or usual
     fields: Fields = {"seq_len": _length(parts, preferences), "devices": _devices(parts)}
-    own = _megatron(parts, each) if on_megatron else _trainer(parts, preferences, each, fields["devices"])
+    own = (
+        _megatron(parts, each, fields["devices"])
+        if on_megatron
+        else _trainer(parts, preferences, each, fields["devices"])
+    )
     fields |= {**own, "devices": fields["devices"]}
     if parts["_type"] != "full":
         fields |= {"states": "fp32"}
-    elif parts.get("_bits"):
+    elif parts.get("_bits") and parts.get("_quantizer"):
         raise ValueError(
             f"quant_bits is {parts['_bits']} with tuner_type full; quantized weights cannot be trained"
         )
-    _other_models(parts, preferences)
+    _other_models(parts, preferences, on_megatron)
     kept = preferences in ("dpo", "kto", "ppo") or (  # Megatron's has it whatever beta is (rlhf_mixin.py)
         preferences == "grpo" and (on_megatron or _with_divergence(parts))
     )
     if kept and parts["_type"] == "full" and "ref_model" not in parts.flat:
         fields["reference_weight_B"] = 2
     fields["fused_loss"] &= _can_be_fused(parts, preferences, on_megatron)
+    if not (on_megatron or fields["fused_loss"]) and _keeps_fewer_logits(parts, preferences):
+        why = "logits of trained tokens alone, where no key says otherwise"
+        parts.leave_out("use_logits_to_keep", None, why, "lowers", "lowers")
     return fields | _objective(parts, preferences, on_megatron)
 
 
@@ -117,12 +132,27 @@ def _objective(parts: Parts, preferences: str, on_megatron: bool) -> Fields:
 def _can_be_fused(parts: Parts, preferences: str, on_megatron: bool) -> bool:
     """Return whether the loss is one of those that have a fused kernel; others take the whole logits.
 
-    Megatron's is that of labels (megatron/trainers/*_trainer.py). Of Liger are SFT's, unless ranks share a
-    sequence, GRPO's and GKD's (trainers/seq2seq_trainer.py, rlhf_trainers/*_trainer.py).
+    Megatron's is that of labels (megatron/trainers/*_trainer.py). Liger's are GRPO's, GKD's and SFT's: not of
+    ranks that share a sequence, nor of weighted tokens (trainers/seq2seq_trainer.py, rlhf_trainers).
     """
     if on_megatron:
         return preferences not in ("grpo", "gkd")
-    return preferences in ("", "grpo", "gkd") and parts["_ulysses"] == 1
+    other = any(not is_off(parts.flat.get(key)) for key in OTHER_LOSSES)
+    weighted = other or bool(WEIGHTED.search(str(parts.flat.get("loss_scale"))))
+    return preferences in ("grpo", "gkd") or (preferences == "" and parts["_ulysses"] == 1 and not weighted)
+
+
+def _keeps_fewer_logits(parts: Parts, preferences: str) -> bool:
+    """Return whether logits are computed of trained tokens alone, without a key that asks for it.
+
+    (trainers/mixin.py, get_use_logits_to_keep; rlhf_trainers/*_trainer.py: of GRPO they are the completion's)
+    """
+    if preferences == "grpo":
+        return "_length" in parts
+    every = " pt" in str(parts.get("_program")) or str(parts.flat.get("loss_scale")).startswith("all")
+    own = every or "use_logits_to_keep" in parts.flat or parts["_ulysses"] > 1
+    task = str(parts.flat.get("task_type", "causal_lm"))
+    return preferences in ("", "dpo", "kto", "gkd") and task == "causal_lm" and not own
 
 
 def _with_divergence(parts: Parts) -> bool:
@@ -232,31 +262,41 @@ def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> 
     return fields | {"recompute_modules": (), "etp": None}
 
 
-def _megatron(parts: Parts, each: int) -> Fields:
+def _megatron(parts: Parts, each: int, devices: int | None) -> Fields:
     """Return fields of a run on Megatron-Core."""
     dtype = parts.get("_dtype") or "bf16"
     parts["_optimizer"] = parts.get("_mcore_optimizer") or "adam"
+    parts["_distributed"] &= "muon" not in parts["_optimizer"]  # megatron_args.py, _check_muon
+    parts["_backend"] = parts["_backend"].partition("_")[0]  # of flash_2 to flash_4, which name its version
     parts |= {"_bf16": parts.get("_bf16", dtype == "bf16"), "_fp16": parts.get("_fp16", dtype == "fp16")}
     if dtype == "fp16" and not words.is_on(parts.flat.get("accumulate_allreduce_grads_in_fp32")):
         parts.setdefault("_wide_grads", False)  # megatron_args.py switches it on for bf16 alone
+    if parts["_type"] == "full":
+        megatron.name_late_reduction("overlap_grad_reduce", devices, parts)
     return megatron.core_fields(parts) | {
         "micro_batch_size": parts["_mcore_micro"] * each,
         "global_batch_size": parts["_global"] * each,
         "grouped_experts": parts["_grouped"],
         "fused_loss": parts["_fusion"],
-        "adapters": _adapters(parts) if parts["_type"] != "full" else None,
+        "adapters": _adapters(parts, True) if parts["_type"] != "full" else None,
     }
 
 
-def _adapters(parts: Parts) -> Adapters:
+def _adapters(parts: Parts, on_megatron: bool = False) -> Adapters:
     kind, bits, method = parts["_type"], parts.get("_bits"), parts.get("_quantizer")
     if kind not in ("lora", "lora_llm"):
         parts.leave_out("tuner_type", kind, "a tuner other than LoRA, whose bytes are taken")
-    base = BASES.get(str(bits), "bf16") if method in (None, "bnb") else "bf16"
-    if bits is not None and base == "bf16":
+    base = BASES.get(str(bits), "bf16") if method == "bnb" else "bf16"  # quant_args.py: by quant_method alone
+    if base == "bf16" and not on_megatron:  # whose bridge makes bf16 of what was quantized beforehand
+        parts["_bits"] = None
+        base = hugging_face.base_of(parts, "model").get("base", base)
+    if method is not None and base == "bf16":
         parts.leave_out(
             "quant_bits", f"{bits} by {method}", "other weights than nf4 and int8; bf16 is taken", "lowers"
         )
+    elif bits is not None and method is None:
+        why = "nothing is quantized without quant_method"
+        parts.leave_out("quant_bits", bits, why, "none", "none")
     if parts.get("_regex"):
         parts.leave_out("target_regex", parts["_regex"], "every linear layer is taken", "lowers", "lowers")
     targets = words.targets_of(parts["_targets"])
@@ -266,9 +306,8 @@ def _adapters(parts: Parts) -> Adapters:
     return words.adapters_of(parts, targets=targets, base=base, dtype=parts.get("_adapter_dtype") or "fp32")
 
 
-def _other_models(parts: Parts, preferences: str) -> None:
+def _other_models(parts: Parts, preferences: str, on_megatron: bool) -> None:
     """Name what preferences or generation add to supervised training of the same model."""
-    on_megatron = any(key in parts.flat for key in OF_MEGATRON)
     if preferences not in GENERATED:
         return
     if preferences == "gkd" and parts.flat.get("gkd_logits_topk") is None:

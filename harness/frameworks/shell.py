@@ -21,6 +21,9 @@ PRINTED = re.compile(r"""\b(?:echo|printf)\s+(?:-\w+\s+)?(?:'[^']*'|"[^"]*")""")
 QUOTED_ARRAY = re.compile(r'"(\$\{\w+\[[@*]\]\})"')
 """All of an array in quotes, which are its words."""
 
+COMMENT = re.compile(r"^[^\S\n]*#.*", re.MULTILINE)
+"""A line that is a comment: its last backslash continues nothing, and it ends a command before it."""
+
 LAUNCHERS = (
     *("torchrun", "deepspeed", "accelerate", "accelerate.commands.launch"),
     *("torch.distributed.run", "torch.distributed.launch"),
@@ -78,7 +81,7 @@ PROGRAM = re.compile(
     r"openrlhf\.cli\.train_\w+"
     r"|(?:verl|recipe)\.[\w.]*(?:_main|main_(?!eval|gen)\w+|sft_trainer\w*)"
     r"|(?:swift|megatron) (?:sft|pt|rlhf)"
-    r"|\S*\b(?:swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)|fsdp_sft_trainer)\.py"
+    r"|\S*\b(?:swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)|fsdp_sft_trainer|main_ppo_split)\.py"
 )
 """Trainers of OpenRLHF, verl and ms-swift: they decide what an option means, and are read alone."""
 
@@ -97,8 +100,7 @@ def command_line(text: str) -> dict[str, Any]:
     the trainers in `PROGRAM` and of runs of one script the first alone. A launcher's own options are named
     `launcher.…`.
     """
-    text = QUOTED_ARRAY.sub(r"\1", re.sub(r"\\\s*\n", " ", text))
-    text = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    text = QUOTED_ARRAY.sub(r"\1", re.sub(r"\\[^\S\n]*\n", " ", COMMENT.sub("", text)))
     text = PRINTED.sub("", with_branches(text))
     variables: dict[str, str] = {}
     with_assigned(text, variables)
@@ -126,7 +128,7 @@ def command_line(text: str) -> dict[str, Any]:
         launcher = bool(program) or any(Path(word).name in LAUNCHERS for word in words)
         script = at if program else next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
         name = Path(words[script]).name if script >= 0 else ""
-        if MEGATRONS.match(name) and EXPANDABLE.search(text):
+        if (program or MEGATRONS.match(name)) and EXPANDABLE.search(text):
             flat["launcher.expandable_segments"] = True
         if MEGATRONS.match(name) and name != "pretrain_gpt.py":
             flat["launcher.script"] = name

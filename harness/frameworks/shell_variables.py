@@ -16,7 +16,8 @@ LARGEST_FILE_B = 10_000_000
 IN_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 QUOTED = rf'"(?>\${IN_BRACKETS}|[^"])*+"'
 ASSIGNED = re.compile(
-    rf"""^[^\S\n]*+(?:export\s++)?(\w+\+?)=(\$?{IN_BRACKETS}|{QUOTED}(?:[^\s"';#]+{QUOTED})*|'[^']*'"""
+    r"""^[^\S\n]*+(?:(?:export|readonly|local|declare(?: -\w+)*)\s++)?"""
+    rf"""(\w+\+?)=(\$?{IN_BRACKETS}|{QUOTED}(?:[^\s"';#]+{QUOTED})*|'[^']*'"""
     rf"""|(?>\$\{{(?:[^{{}}\n]|\{{[^{{}}\n]*\}})*\}}|\${IN_BRACKETS}|`[^`\n]*`|[^\s#;])*+)""",
     re.MULTILINE,
 )

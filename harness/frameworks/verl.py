@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.frameworks import megatron, words
 from harness.frameworks.table import Fields, Flat, Parts, number_of, yaml_tree
-from harness.question import KeyRead, Question
+from harness.question import Direction, KeyRead, Question
 
 ACTOR = "actor_rollout_ref.actor."
 OF_CONFIG = re.compile(r"\$\{[^}]*[.:].*\}")
@@ -54,7 +54,7 @@ def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     by_prompts = any(key.startswith("actor_rollout_ref.") for key in parts.flat)
     older = "model.partial_pretrain" in parts.flat or "fsdp_sft" in str(parts.get("_program"))
-    if "megatron" in f"{parts.get('_config')} {parts.flat.get('engine')}":
+    if "megatron" in f"{parts.get('_config')} {parts.flat.get('engine')} {parts.flat.get('defaults')}":
         parts.setdefault("_strategy_name", "megatron")
     strategy = parts.get("_strategy_name") or ("fsdp2" if older else "fsdp1")
     if by_prompts and "trainer.n_gpus_per_node" not in parts.flat:
@@ -63,6 +63,9 @@ def settle(parts: Parts) -> Fields:
         parts["_per_node"] = parts.get("_processes") or parts.get("_per_node")
     if parts.get("_adapter") and strategy != "megatron":
         _with_saved_adapters(parts)
+    if _is_split(parts):
+        part = "_nodes" if parts.get("_nodes", 1) > 1 else "_per_node"
+        parts[part] = max(1, parts[part] // 2)
     fields: Fields = {"devices": words.devices_of(parts)}
     fields |= _megatron(parts) if strategy == "megatron" else _fsdp(parts, strategy, older)
     if parts["_rank"] > 0:
@@ -96,6 +99,8 @@ def settle(parts: Parts) -> Fields:
         "objective": "ppo" if estimator == "gae" else "grpo",
         "forward_passes": recomputed + with_reference,
         "rollout": words.rollout_of(engine != "hf"),
+        # switched on after each rollout on the same GPUs (workers/fsdp_workers.py, megatron_workers.py)
+        "expandable_segments": "expandable_segments" in parts or (engine != "hf" and not _on_own_gpus(parts)),
     }
 
 
@@ -148,6 +153,20 @@ def _asynchronous(parts: Parts) -> str:
     return next((name for name in ("fully_async", "one_step_off") if name in program), "")
 
 
+def _on_own_gpus(parts: Parts) -> bool:
+    """Return whether answers are generated on other GPUs."""
+    nodes = ("actor_rollout_ref.rollout.nnodes", "rollout.nnodes", "rollout.n_gpus_per_node")
+    return bool(_asynchronous(parts)) or any(parts.flat.get(key) for key in nodes)
+
+
+def _is_split(parts: Parts) -> bool:
+    """Return whether a critic has the other half of the nodes, or of one node's GPUs.
+
+    (examples/split_placement/main_ppo_split.py, whose configuration computes padding)
+    """
+    return "main_ppo_split" in str(parts.get("_program"))
+
+
 def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
     size, devices = parts["_shard_size"], words.devices_of(parts)
     offload = parts["_offload"] and strategy == "fsdp2"
@@ -178,16 +197,29 @@ def _fsdp(parts: Parts, strategy: str, older: bool) -> Fields:
 
 def _megatron(parts: Parts) -> Fields:
     parts |= {"_bf16": parts["precision"] == "bf16", "_fp16": parts["precision"] != "bf16"}
+    if not parts["_rank"]:  # utils/megatron_utils.py, get_model
+        key = "engine.override_ddp_config.overlap_grad_reduce"
+        megatron.name_late_reduction(key, words.devices_of(parts), parts)
     return megatron.core_fields(parts) | {"grouped_experts": parts["_grouped"]}
 
 
 def _batch(parts: Parts, ranks: int | None, cp: int, older: bool) -> Fields:
-    """Return the batch of an SFT trainer, whose newer one fills micro-batches with tokens by default."""
+    """Return the batch of an SFT trainer, whose newer one fills micro-batches with tokens by default.
+
+    (trainer/sft_trainer.py, _build_dataloader: each rank takes the whole part; workers/engine/utils.py,
+    prepare_micro_batches: as many equal chunks as there are whole micro-batches)
+    """
     length, micro, whole = parts["_length"], parts.get("_micro", 4), parts.get("_batch", 256)
+    of_rank = whole // (ranks or 1)
+    if not older and of_rank:
+        whole = of_rank * (ranks or 1)
     if parts.get("_dynamic", not older):
         micro = words.budget_of("data.max_token_len_per_gpu", parts["_tokens"] * cp, length, parts)
-    elif older:  # trainer/fsdp_sft_trainer.py, _normalize_config_bsz
+    elif older or not ranks or of_rank < micro or of_rank % (of_rank // micro):
+        # trainer/fsdp_sft_trainer.py, _normalize_config_bsz; utils/tensordict_utils.py, chunk_tensordict
         words.name_undivided("data.micro_batch_size_per_gpu", whole, micro, ranks, "verl", parts)
+    elif of_rank % micro:
+        micro = of_rank // (of_rank // micro)
     return {"seq_len": length, **words.batch_fields(whole, micro, ranks)}
 
 
@@ -197,7 +229,12 @@ def _batch_of_prompts(parts: Parts, ranks: int | None, cp: int, strategy: str) -
     (workers/fsdp_workers.py, ActorRolloutRefWorker: micro-batches divide a rank's sequences under FSDP)
     """
     length, key = parts["_prompt"] + parts["_response"], f"{ACTOR}ppo_micro_batch_size_per_gpu"
-    sequences = parts["_mini"] * parts["_responses"]
+    prompts = min(parts["_mini"], parts.get("_batch") or parts["_mini"])  # 0 of a trainer that streams them
+    if prompts < parts["_mini"]:
+        stops = "" if parts["_rl_dynamic"] else "; verl stops"  # workers/config/actor.py, validate
+        why = f"the {prompts} prompts of data.train_batch_size are taken{stops}"
+        parts.leave_out(f"{ACTOR}ppo_mini_batch_size", parts["_mini"], why, "none", "none")
+    sequences = prompts * parts["_responses"]
     if parts["_rl_dynamic"]:
         micro = words.budget_of(f"{ACTOR}ppo_max_token_len_per_gpu", parts["_rl_tokens"] * cp, length, parts)
     elif parts.get("_rl_micro"):
@@ -219,16 +256,14 @@ def _other_models(parts: Parts, strategy: str) -> None:
     def on(key: str) -> bool:
         return words.is_on(parts.flat.get(key))
 
-    if (
-        "model.use_remove_padding" not in parts.flat
-    ):  # trainer/config/model/hf_model.yaml, engine/megatron.yaml
+    if "model.use_remove_padding" not in parts.flat and not _is_split(parts):
+        # trainer/config/model/hf_model.yaml, engine/megatron.yaml
         why = "no padding is computed, which is on where no key says otherwise"
         parts.leave_out("model.use_remove_padding", True, why, "none", "lowers")
     if not parts.get("fused_loss"):
         key = KeyRead(key=f"{ACTOR}loss", status="not modelled", means=FUSED, memory="lowers", to_states=True)
         parts.left_out.append(key)
-    nodes = ("actor_rollout_ref.rollout.nnodes", "rollout.nnodes", "rollout.n_gpus_per_node")
-    if not _asynchronous(parts) and not any(parts.flat.get(key) for key in nodes):
+    if not _on_own_gpus(parts):
         key_, share = "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5
         kept = str(parts.flat.get("actor_rollout_ref.rollout.free_cache_engine", True)).lower() == "false"
         of = "which it keeps (free_cache_engine=False)" if kept else "in another phase, and what of it stays"
@@ -240,7 +275,8 @@ def _other_models(parts: Parts, strategy: str) -> None:
         parts.leave_out("actor_rollout_ref.ref", None, why, "none" if hosted else "raises", "raises")
     estimator = parts.flat.get("algorithm.adv_estimator", "gae")
     if estimator == "gae" or on("critic.enable"):
-        parts.leave_out("algorithm.adv_estimator", estimator, "a critic is trained, too", "raises", "raises")
+        memory: Direction = "none" if _is_split(parts) else "raises"
+        parts.leave_out("algorithm.adv_estimator", estimator, "a critic is trained, too", memory, "raises")
 
 
 def parts_of(question: Question) -> Fields:

@@ -44,6 +44,12 @@ def test_a_dumped_configuration_of_verl_is_read_with_its_references(tmp_path):
     assert question.fused_loss
 
 
+def test_a_configuration_of_verl_has_megatron_by_its_defaults():
+    text = "defaults: [{actor@actor_rollout_ref.actor: megatron_actor}, _self_]\n"
+    text += "actor_rollout_ref: {model: {path: Qwen/Qwen3-8B}}\n"
+    assert read_own_text(text, suffix=".yaml").sharing == "megatron"
+
+
 def test_a_list_of_layers_with_commas_is_its_names():
     text = "accelerate launch grpo_vlm.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --use_peft "
     text += '--lora_target_modules "q_proj", "v_proj"'
