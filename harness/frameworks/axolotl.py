@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.frameworks import deepspeed, fsdp_section, hugging_face, words
+from harness.frameworks.models import is_mixture
 from harness.frameworks.table import LEFT, Fields, Flat, Parts, is_off, yaml_tree
 from harness.question import Adapters, KeyRead, Question
 
@@ -52,6 +53,8 @@ def settle(parts: Parts) -> Fields:
     plugins = str(parts.get("_plugins") or "")
     if "hatchery" in plugins.lower():  # integrations/hatchery/plugin.py: a stub in place of the model
         raise ValueError("plugins has Hatchery: a remote service trains, and no device of the run")
+    if any(name.startswith("_fsdp_") for name in parts):
+        parts.setdefault("_fsdp", True)  # core/builders/base.py: fsdp_config alone switches it on
     fields: Fields = {"sharing": "ddp", "recompute": "none", **fsdp_section.section_fields(parts, 1)}
     if parts.get("_batch"):
         fields["gradient_accumulation_steps"] = max(1, parts["_batch"] // parts["micro_batch_size"])
@@ -75,7 +78,7 @@ def settle(parts: Parts) -> Fields:
     fields["attention"] = "explicit" if parts.get("_eager") else "flash"  # transformers takes sdpa by itself
     if parts.get("_attention"):
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
-    fields["adapters"] = _adapters(parts)
+    fields["adapters"] = _adapters(parts, fields)
     if _has_kernels(parts, fields["sharing"]):
         means = "fused kernels of adapters, which keep less and are on where no key says otherwise"
         parts.leave_out("lora_mlp_kernel", True, means, "lowers", "lowers")
@@ -85,7 +88,8 @@ def settle(parts: Parts) -> Fields:
     if upcast and not (cut or _casts(parts)):  # loaders/model.py, _configure_embedding_dtypes
         means = "the embedding, the output layer and norms stay in fp32 without a flash kernel"
         parts.leave_out("attn_implementation", parts.get("_attention"), means, "raises", "none")
-    if not any(parts.get(one) for one in ("_packing", "_padding", "_pretraining")):
+    padded = parts.get("_padding", bool(parts.get("_reward")))
+    if not (padded or parts.get("_packing") or parts.get("_pretraining")):
         parts.left_out.append(PADDED)
         fields["shorter"] = fields.get("rollout", "none") == "none"
     fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_cut"))
@@ -118,8 +122,10 @@ def _casts(parts: Parts) -> bool:
 
 
 def _with_method(parts: Parts, fields: Fields) -> None:
-    """Set what `rl` trains on."""
-    name, methods = str(parts.get("_rl") or "").lower(), yaml_tree("axolotl")["methods"]
+    """Set what `rl` or a reward model trains on."""
+    head = next((one for one in ("reward", "process_reward") if parts.get(f"_{one}")), "")
+    name, key = (head, f"{head}_model") if head else (str(parts.get("_rl") or "").lower(), "rl")
+    methods = yaml_tree("axolotl")["methods"]
     if not name:
         return
     if name not in methods:
@@ -133,7 +139,7 @@ def _with_method(parts: Parts, fields: Fields) -> None:
     own = parts.flat.get("trl.beta")  # TRL's is 0 where none is given
     beta = parts.flat.get("rl_beta") if own is None else own
     with_reference = not is_off(beta) if generated else not parts.get("_precomputed")
-    hugging_face.with_method(parts, fields, name, "rl", with_reference, "axolotl")
+    hugging_face.with_method(parts, fields, name, key, with_reference, "axolotl")
     if generated and parts.get("_completion"):
         hugging_face.with_prompt(parts, fields, "max_prompt_len")  # which is None by default
 
@@ -148,10 +154,10 @@ def _mesh(parts: Parts, fields: Fields) -> Fields:
     return mesh | {"dp": mesh["dp"] * parts["ep"]}
 
 
-def _adapters(parts: Parts) -> Adapters | None:
-    name = parts.get("_adapter")
+def _adapters(parts: Parts, fields: Fields) -> Adapters | None:
+    name, bits = parts.get("_adapter"), parts["_4bit"] or parts["_8bit"]
     if not name:
-        if parts["_4bit"] or parts["_8bit"]:
+        if bits:
             raise ValueError(
                 "load_in_4bit or load_in_8bit without adapter: quantized weights cannot be trained"
             )
@@ -160,14 +166,35 @@ def _adapters(parts: Parts) -> Adapters | None:
         parts.leave_out("adapter", name, "adapters other than LoRA; LoRA's bytes are taken")
     if "_rank" not in parts:
         raise ValueError(f"adapter is {name}, but lora_r is missing")
+    model = parts.get("model_name", "")
+    base = "int8" if parts["_8bit"] else "nf4" if parts["_4bit"] or name == "qlora" else "bf16"
+    # loaders/model.py, _prepare_model_for_quantization: peft's, which casts to fp32 what is in 16 bits
+    widened = bits and fields["sharing"] == "ddp"  # DeepSpeed casts to bf16 again
+    if base == "nf4" and name == "lora" and not hugging_face.QUANTIZED.search(model):
+        base, means = "bf16", "axolotl quantizes 4 bits for qlora alone; bf16 is taken"
+        parts.leave_out("load_in_4bit", True, means, "raises" if widened else "none", "either")
+    kept = "fp32" if widened and base != "bf16" and is_mixture(model) else "bf16"
     whole, linear = parts.get("_whole_experts"), parts.get("_linear_experts")
     return words.adapters_of(
         parts,
         targets=() if parts.get("_linear") else words.targets_of(parts.get("_modules")),
-        experts="tensor" if whole else "linear" if linear else "bf16",
-        base="int8" if parts["_8bit"] else "nf4" if parts["_4bit"] or name == "qlora" else "bf16",
+        experts="tensor" if whole else "linear" if linear else kept,
+        base=base,
+        dtype="bf16" if _narrows(parts, base != "bf16", fields["sharing"]) else "fp32",
         dora=bool(parts.get("_dora")) or name == "dora",
     )
+
+
+def _narrows(parts: Parts, quantized: bool, sharing: str) -> bool:
+    """Return whether adapters are in bf16.
+
+    (core/builders/rl.py, build: ensure_dtype, whose work FSDP1 undoes; TRL f2cd577, trainer/dpo_trainer.py,
+    kto_trainer.py, grpo_trainer.py and reward_trainer.py of a quantized model)
+    """
+    method = str(parts.get("_rl") or ("reward" if parts.get("_reward") else "")).lower()
+    by_trl = quantized and method not in ("", "orpo", "simpo")
+    by_axolotl = bool(parts.get("_rl")) and sharing == "fsdp2"
+    return by_trl or by_axolotl or parts.get("_autocast") is False
 
 
 def parts_of(question: Question) -> Fields:
@@ -189,6 +216,7 @@ def parts_of(question: Question) -> Fields:
         "_gates": question.fused_layers or None,
         switch: question.precision != "fp32",
         **fsdp_section.section_parts(question),
+        "_fsdp": fsdp_section.words_of(question),
         **{name: value or None for name, value in words.adapter_parts(question.adapters).items()},
     }
     if question.adapters is not None:

@@ -11,7 +11,9 @@ from harness.question import Adapters, FieldOrigin
 BASE = {"base_model": "NousResearch/Llama-2-7b-hf", "sequence_len": 4096, "sample_packing": True}
 KERNELS = {"lora_mlp_kernel": "lowers"}
 QLORA = {"adapter": "qlora", "load_in_4bit": True, "lora_r": 8, "lora_qkv_kernel": False}
+LORA = {"adapter": "lora", "lora_r": 8, "lora_qkv_kernel": False}
 NF4 = Adapters(rank=8, base="nf4")
+NARROW = Adapters(rank=8, base="nf4", dtype="bf16")  # by TRL's trainers, or where peft is not to widen them
 UNBOUND = {"rl": "either", "max_prompt_len": "raises"}  # None by default; the pinned TRL 1.8.0 has no bound
 EMBEDDING = {"attn_implementation": "raises"}
 CUT = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
@@ -29,7 +31,21 @@ ROWS = [
     (QLORA | {"lora_target_modules": VISION}, {"adapters": Adapters(rank=8, base="nf4", targets=ALL)}, {}),
     ({"deepspeed": "deepspeed_configs/zero1_torch_compile.json"}, {"sharing": "zero", "zero": 1},
      {"overlap_comm": "raises"}),
-    (QLORA | {"rl": "dpo", "micro_batch_size": 2}, {"micro_batch_size": 4}, {}),
+    (QLORA | {"rl": "dpo", "micro_batch_size": 2}, {"micro_batch_size": 4, "adapters": NARROW}, {}),
+    (QLORA | {"rl": "simpo"}, {"adapters": NF4}, {}),
+    (LORA | {"rl": "dpo", "fsdp_version": 2, "fsdp_config": {"reshard_after_forward": False}},
+     {"zero": 2, "adapters": Adapters(rank=8, dtype="bf16")}, {}),
+    (QLORA | {"peft_autocast_adapter_dtype": False}, {"adapters": NARROW}, {}),
+    (LORA | {"load_in_4bit": True}, {"adapters": Adapters(rank=8)}, {"load_in_4bit": "raises"}),
+    (LORA | {"load_in_4bit": True} | FSDP, {"adapters": Adapters(rank=8)}, {}),
+    (LORA | {"load_in_4bit": True, "base_model": "hugging-quants/Meta-Llama-3.1-405B-BNB-NF4-BF16"},
+     {"adapters": NF4}, {}),
+    ({"reward_model": True, "sample_packing": False}, {"micro_batch_size": 2, "objective": "reward",
+     "shorter": False}, {"reward_model": "lowers"} | EMBEDDING),
+    ({"process_reward_model": True}, {"micro_batch_size": 1}, {"process_reward_model": "lowers"} | EMBEDDING),
+    ({"torch_compile": "auto"}, {"compile": True}, EMBEDDING),
+    ({"fsdp": ["shard_grad_op"], "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}},
+     {"sharing": "fsdp1", "zero": 2}, {}),
     ({"rl": "dpo", "flash_attention": True}, {"micro_batch_size": 2, "reference_weight_B": 2}, {}),
     (QLORA | {"rl": "grpo", "trl": {"max_completion_length": 256}}, {"seq_len": 256}, UNBOUND),
     (QLORA | {"rl": "grpo", "max_prompt_len": 512, "trl": {"max_completion_length": 256}},
@@ -101,6 +117,18 @@ def test_trained_ends_have_no_bucket_of_their_own_where_states_are_sharded():
     assert (key.key, key.most_B) == ("lora_modules_to_save", 18 * 32000 * 4096)
 
 
+def test_peft_widens_experts_next_to_a_quantized_base_where_nothing_shards_it():
+    for keys, experts in (
+        ({}, "fp32"),
+        ({"quantize_moe_experts": True}, "tensor"),
+        ({"deepspeed": "deepspeed_configs/zero2.json"}, "bf16"),
+        ({"fsdp_version": 2, "fsdp_config": {}}, "bf16"),
+        ({"adapter": "lora", "load_in_4bit": False}, "bf16"),
+    ):
+        text = yaml.safe_dump(BASE | QLORA | {"base_model": "Qwen/Qwen1.5-MoE-A2.7B"} | keys)
+        assert read_own_text(text, suffix=".yaml").adapters.experts == experts
+
+
 def test_what_a_dry_run_takes_otherwise_has_a_direction():
     def named(keys, devices=2):
         question = read_own_text(yaml.safe_dump(BASE | {"devices": devices} | keys), suffix=".yaml")
@@ -111,6 +139,12 @@ def test_what_a_dry_run_takes_otherwise_has_a_direction():
 
     assert named(QLORA | FSDP) == {}  # whose peaks are published
     assert named({"adapter": "lora", "load_in_8bit": True, "lora_r": 8} | FSDP) == {"base": ("lowers", None)}
-    assert named(QLORA | {"base_model": "Qwen/Qwen3-30B-A3B"}, 1) == {"base": ("lowers", 0.25)}
+    mixture = QLORA | {"base_model": "Qwen/Qwen3-30B-A3B"}
+    assert named(mixture, 1) == {"base": ("lowers", 0.125)}  # of experts in fp32
+    assert named(mixture | {"deepspeed": "deepspeed_configs/zero2.json"}) == {"base": ("lowers", 0.25)}
+    every = LORA | {"base_model": "Qwen/Qwen3-30B-A3B", "lora_target_modules": list(ALL)}
+    assert named(every) == {"targets": ("raises", None)}
+    assert named(every | {"lora_target_modules": ["q_proj", "up_proj"]}) == {}
+    assert named(every | {"base_model": "meta-llama/Llama-4-Scout-17B-16E"}) == {}  # as peft leaves them
     assert named(QLORA | {"gradient_checkpointing": "offload"}, 1) == {}  # it is dry-run
     assert named(QLORA, 8) == {}
