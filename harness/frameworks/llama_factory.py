@@ -24,7 +24,8 @@ def settle(parts: Parts) -> Fields:
     fields["cp"] = parts.get("_cp") or parts["cp"]
     of_tokens = parts["_stage"] in ("pt", "sft")  # other stages need the logits
     fields["fused_loss"] = bool(parts["_liger"]) and of_tokens
-    fields["recompute"] = "full" if parts["_recompute"] and not parts["_no_recompute"] else "none"
+    if not parts["_no_recompute"]:  # else TrainingArguments may switch it on
+        fields["recompute"] = "full"
     if parts["_pure"]:  # DeepSpeed keeps fp32 masters all the same
         fields |= {"precision": "bf16", "states": "fp32" if fields["sharing"] == "zero" else "bf16"}
     if parts["_fp8"]:
@@ -41,8 +42,8 @@ def settle(parts: Parts) -> Fields:
     stage = parts["_stage"]
     with_reference = stage != "dpo" or str(parts.flat.get("pref_loss")) not in ("orpo", "simpo")
     hugging_face.with_method(parts, fields, stage, "stage", with_reference)
-    if "reference_weight_B" in fields:
-        fields["reference_weight_B"] = 2  # loader.py, load_model: in the step's type
+    copied = fields["forward_passes"] and parts["_type"] != "lora"  # trainer_utils.py, create_ref_model
+    fields["reference_weight_B"] = 2 if copied else 0  # loader.py, load_model: in the step's type
     packed = words.is_on(parts.flat.get("packing", stage == "pt")) or words.is_on(
         parts.flat.get("neat_packing")
     )
