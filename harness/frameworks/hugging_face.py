@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from harness.config.hf_config import TOWERS
 from harness.frameworks import deepspeed, fsdp_section, words
 from harness.frameworks.models import published_model
 from harness.frameworks.table import Fields, Flat, Parts, is_off, yaml_tree
@@ -145,8 +146,20 @@ def with_method(
         parts.leave_out(key, name, "; ".join(means), memory, seconds)  # a reference's pass is in the seconds
 
 
-def trainer_fields(parts: Parts) -> Fields:
-    """Return fields of Question from TrainingArguments."""
+def has_liger(parts: Parts, who: str) -> bool:
+    """Return whether Liger's kernels are switched on, and `who` has some for the model's type, if known."""
+    shape = published_model(parts.get("model_name", ""))
+    kind = shape.config["model_type"] if shape and not {*TOWERS} & shape.config.keys() else None
+    if not parts.get("_liger") or kind in (None, *yaml_tree("words")["liger"][who].split()):
+        return bool(parts.get("_liger"))
+    key = next((key for key in parts.flat if key.endswith("liger_kernel")), "use_liger_kernel")
+    parts.leave_out(key, True, f"there are no kernels of Liger for {kind}", "none", "none")
+    return False
+
+
+def trainer_fields(parts: Parts, who: str = "trainer") -> Fields:
+    """Return fields of Question from TrainingArguments; `who` applies Liger's kernels."""
+    liger = has_liger(parts, who)
     launched = any(by_fsdp(key, value) for key, value in parts.flat.items() if key.startswith("launcher."))
     by_file = launched and not fsdp_section.options_of(parts.get("_fsdp"))
     fields: Fields = {
@@ -154,8 +167,8 @@ def trainer_fields(parts: Parts) -> Fields:
         "devices": words.devices_of(parts),
         "recompute": "none",
         "precision": words.precision_of(parts),
-        "fused_loss": bool(parts.get("_liger")),
-        "fused_layers": bool(parts.get("_liger")),
+        "fused_loss": liger,
+        "fused_layers": liger,
         **fsdp_section.section_fields(parts, 1 if by_file else 2, by_file),
     }
     section = "zero" in fields or "_fsdp" in parts

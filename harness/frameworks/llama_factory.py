@@ -1,16 +1,14 @@
 """LLaMA-Factory's YAML: TrainingArguments with arguments of its own.
 
 Sources: LLaMA-Factory commit ff6d4d1 of August 2026 (hparams/model_args.py, finetuning_args.py, data_args.py,
-training_args.py, megatron_bridge_args.py; model/patcher.py, model/model_utils/checkpointing.py and
-liger_kernel.py for its defaults).
+training_args.py, megatron_bridge_args.py; model/patcher.py and model/model_utils/checkpointing.py for its
+defaults).
 """
 
 from __future__ import annotations
 
-from harness.config.hf_config import TOWERS
 from harness.frameworks import hugging_face, words
-from harness.frameworks.models import published_model
-from harness.frameworks.table import Fields, Parts, yaml_tree
+from harness.frameworks.table import Fields, Parts
 from harness.frameworks.words import adapters_of
 from harness.question import Adapters, Question
 
@@ -22,11 +20,10 @@ BASES = {"nf4": 4, "int8": 8}
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
-    fields = hugging_face.trainer_fields(parts)
+    fields = hugging_face.trainer_fields(parts, "llama_factory")
     fields["cp"] = parts.get("_cp") or parts["cp"]
     of_tokens = parts["_stage"] in ("pt", "sft")  # other stages need the logits
-    fields["fused_layers"] = _has_liger(parts)
-    fields["fused_loss"] = fields["fused_layers"] and of_tokens
+    fields["fused_loss"] = fields["fused_loss"] and of_tokens
     if not parts["_no_recompute"]:  # else TrainingArguments may switch it on
         fields["recompute"] = "full"
     if parts["_pure"]:  # DeepSpeed keeps fp32 masters all the same
@@ -56,17 +53,6 @@ def settle(parts: Parts) -> Fields:
         fields["recompute"] = parts.get("_granularity") or "none"
         parts.assumed.pop("sharing", None)
     return words.with_sequence_ranks(fields, parts)
-
-
-def _has_liger(parts: Parts) -> bool:
-    """Return whether Liger's kernels are switched on, and LLaMA-Factory knows those of the model."""
-    shape = published_model(parts.get("model_name", ""))
-    kind = shape.config["model_type"] if shape and not {*TOWERS} & shape.config.keys() else None
-    unknown = kind is not None and kind not in yaml_tree("llama_factory")["liger"].split()
-    if parts["_liger"] and unknown:
-        means = f"LLaMA-Factory applies no kernels of Liger to {kind}"
-        parts.leave_out("enable_liger_kernel", True, means, "none", "none")
-    return bool(parts["_liger"]) and not unknown
 
 
 def _adapters(parts: Parts) -> Adapters:
