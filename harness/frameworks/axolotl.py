@@ -89,6 +89,8 @@ def settle(parts: Parts) -> Fields:
         means = "the embedding, the output layer and norms stay in fp32 without a flash kernel"
         parts.leave_out("attn_implementation", parts.get("_attention"), means, "raises", "none")
     padded = parts.get("_padding", bool(parts.get("_reward")))
+    if parts.get("_packing"):
+        _name_packing(parts)
     if not (padded or parts.get("_packing") or parts.get("_pretraining")):
         parts.left_out.append(PADDED)
         fields["shorter"] = fields.get("rollout", "none") == "none"
@@ -113,6 +115,18 @@ def _has_kernels(parts: Parts, sharing: str) -> bool:
     excluded = excluded or "paddleocr" in str(flat.get("base_model")).lower()
     switches = (flat.get("nvfp4_merge_aware"), flat.get("trust_remote_code"))
     return name in ("lora", "qlora") and not (excluded or any(words.is_on(one) for one in switches))
+
+
+def _name_packing(parts: Parts) -> None:
+    """Name how attention keeps packed sequences apart, which no kernel does that axolotl does not know.
+
+    (utils/schemas/config.py, attn_decontaminates_packing)
+    """
+    by_mask = parts.get("_attention") == "sdpa" or parts.get("_sdpa")  # one of eager attention is its own
+    if by_mask and not words.is_on(parts.flat.get("sdpa_varlen")):
+        words.name_mask("sample_packing", 1, parts)
+    elif by_mask or _casts(parts):
+        words.name_documents("sample_packing", parts)
 
 
 def _casts(parts: Parts) -> bool:

@@ -48,6 +48,10 @@ def settle(parts: Parts) -> Fields:
         parts.flat.get("neat_packing")
     )
     fields["shorter"] = not packed and fields["rollout"] == "none"
+    if words.is_on(parts.flat.get("neat_packing")) and parts.flat.get("flash_attn") in ("fa2", "fa3"):
+        words.name_documents("neat_packing", parts)
+    elif words.is_on(parts.flat.get("neat_packing")):  # data/collator.py, prepare_4d_attention_mask
+        words.name_mask("neat_packing", 2, parts)
     if parts.get("_distributed") is not None or parts["tp"] * parts["pp"] * parts["ep"] > 1:
         fields |= {"sharing": "megatron", "zero": 1 if parts.get("_distributed") else 0}
         fields["recompute"] = parts.get("_granularity") or "none"

@@ -43,6 +43,8 @@ ROWS = [
     ({"reward_model": True, "sample_packing": False}, {"micro_batch_size": 2, "objective": "reward",
      "shorter": False}, {"reward_model": "lowers"} | EMBEDDING),
     ({"process_reward_model": True}, {"micro_batch_size": 1}, {"process_reward_model": "lowers"} | EMBEDDING),
+    ({"attn_implementation": "sdpa", "bf16": False}, {}, {"sample_packing": "raises"}),
+    ({"attn_implementation": "sdpa", "sdpa_varlen": True, "bf16": False}, {}, {"sdpa_varlen": "either"}),
     ({"torch_compile": "auto"}, {"compile": True}, EMBEDDING),
     ({"fsdp": ["shard_grad_op"], "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}},
      {"sharing": "fsdp1", "zero": 2}, {}),
@@ -115,6 +117,14 @@ def test_trained_ends_have_no_bucket_of_their_own_where_states_are_sharded():
         one for one in read_own_text(yaml.safe_dump(keys), suffix=".yaml").keys if one.most_B is not None
     )
     assert (key.key, key.most_B) == ("lora_modules_to_save", 18 * 32000 * 4096)
+
+
+def test_a_mask_of_packed_sequences_has_its_bytes_and_none_is_named_where_no_kernel_is():
+    for keys, most_B in (({"sdp_attention": True}, 2 * 4096**2), ({"flash_attention": True}, None), ({}, ())):
+        question = read_own_text(yaml.safe_dump(BASE | {"micro_batch_size": 2} | keys), suffix=".yaml")
+        packed = [key for key in question.keys if key.key == "sample_packing"]
+        named = [key for key in packed if key.status == "not modelled"]
+        assert ([key.most_B for key in named] == [most_B]) if most_B != () else not named
 
 
 def test_peft_widens_experts_next_to_a_quantized_base_where_nothing_shards_it():
