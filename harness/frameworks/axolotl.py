@@ -66,8 +66,6 @@ def settle(parts: Parts) -> Fields:
     fields["optimizer_impl"] = words.implementation_of(parts.flat.get("optimizer"))
     if parts["_recompute"]:
         fields["recompute"] = "full"
-    if parts["_selective"] and fields["recompute"] == "full":
-        fields["recompute"] = "selective"
     if parts["_recompute"] in ("offload", "disk") or parts["_activations"]:
         fields["offload"] = tuple(sorted({*fields.get("offload", ()), "activations"}))
     usual = "fp32" if parts.get("_bf16") is False else "bf16"
@@ -223,7 +221,6 @@ def parts_of(question: Question) -> Fields:
         "optimizer": words.optimizer_word(question),
         "_attention": words.attention_word(question),
         "_recompute": question.recompute != "none",
-        "_selective": question.recompute == "selective" or None,
         "_activations": "activations" in question.offload or None,
         "_liger": question.fused_loss or None,
         "_norms": question.fused_layers or None,

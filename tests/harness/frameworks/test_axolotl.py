@@ -45,6 +45,8 @@ ROWS = [
     ({"process_reward_model": True}, {"micro_batch_size": 1}, {"process_reward_model": "lowers"} | EMBEDDING),
     ({"attn_implementation": "sdpa", "bf16": False}, {}, {"sample_packing": "raises"}),
     ({"attn_implementation": "sdpa", "sdpa_varlen": True, "bf16": False}, {}, {"sdpa_varlen": "either"}),
+    (QLORA | {"gradient_checkpointing": True, "selective_checkpointing": {"save": ["attention"]}},
+     {"recompute": "full"}, {"selective_checkpointing.save": "raises"}),
     ({"torch_compile": "auto"}, {"compile": True}, EMBEDDING),
     ({"fsdp": ["shard_grad_op"], "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}},
      {"sharing": "fsdp1", "zero": 2}, {}),
