@@ -152,6 +152,11 @@ def _with_method(parts: Parts, fields: Fields) -> None:
     beta = parts.flat.get("rl_beta") if own is None else own
     with_reference = not is_off(beta) if generated else not parts.get("_precomputed")
     hugging_face.with_method(parts, fields, name, key, with_reference, "axolotl")
+    own = generated or name == "kto"  # TRL loads it again, in fp32: trainer/utils.py, create_model_from_path
+    if own and fields.get("reference_weight_B") and fields["sharing"] != "zero":
+        fields["reference_weight_B"] = 4
+    if name in ("dpo", "ipo") and not (with_reference or fields.get("adapters")):
+        fields["reference_weight_B"] = 2  # train.py, setup_reference_model: given to TRL, which then keeps it
     if generated and parts.get("_completion"):
         hugging_face.with_prompt(parts, fields, "max_prompt_len")  # which is None by default
 

@@ -133,10 +133,9 @@ def with_method(
     directions: set[Direction] = {method["memory"]} if "memory" in method else set()
     means = [method["means"]] if "means" in method else []
     if method.get("reference") and with_reference and not fields.get("adapters"):
-        as_loaded = (
-            fields.get("states", "fp32") == "fp32" and fields.get("sharing") == "ddp"
-        )  # as the trained one
-        fields["reference_weight_B"] = 4 if as_loaded else 2
+        sharing, wide = fields.get("sharing"), fields.get("states", "fp32") == "fp32"
+        as_loaded = sharing == "ddp" or (sharing != "zero" and parts.get("_dtype") == "float32")
+        fields["reference_weight_B"] = 4 if wide and as_loaded else 2  # TRL f2cd577, models/utils.py
     if fields["rollout"] == "transformers":
         means.append("generation by the model itself, with its cache")
         directions.add("raises")
