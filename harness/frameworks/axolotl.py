@@ -28,6 +28,9 @@ AS_LOADED = ("ddp", "fsdp2")
 """Sharing under which weights are trained in the type in which they are loaded: axolotl's own
 fsdp2_prepare_model does not upcast them as accelerate's does (monkeypatch/accelerate/fsdp2.py)."""
 
+LIGER = "axolotl.integrations.liger.LigerPlugin"
+"""The plugin without which keys of Liger do nothing; CutCrossEntropyPlugin switches its own on."""
+
 PADDED = KeyRead(
     key="sample_packing",
     value=False,
@@ -92,9 +95,10 @@ def settle(parts: Parts) -> Fields:
     if not (padded or parts.get("_packing") or parts.get("_pretraining")):
         parts.left_out.append(PADDED)
         fields["shorter"] = fields.get("rollout", "none") == "none"
-    fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_cut"))
-    fields["fused_layers"] = bool(parts.get("_norms") and parts.get("_gates"))
-    if bool(parts.get("_norms")) != bool(parts.get("_gates")):
+    loss, *layers = (LIGER in plugins and bool(parts.get(one)) for one in ("_liger", "_norms", "_gates"))
+    fields["fused_loss"] = cut or loss
+    fields["fused_layers"] = all(layers)
+    if any(layers) and not all(layers):
         parts.leave_out(
             "liger", None, "Liger's norms or gated activations, one without the other", "lowers", "lowers"
         )
@@ -228,6 +232,7 @@ def parts_of(question: Question) -> Fields:
         "_recompute": question.recompute != "none",
         "_activations": "activations" in question.offload or None,
         "_liger": question.fused_loss or None,
+        "_plugins": [LIGER] if question.fused_loss or question.fused_layers else None,
         "_norms": question.fused_layers or None,
         "_gates": question.fused_layers or None,
         switch: question.precision != "fp32",

@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from harness.ask.certainty import unmodelled
+from harness.frameworks.axolotl import LIGER
 from harness.frameworks.read import read_own_text
 from harness.frameworks.techniques import approximated
 from harness.question import Adapters, FieldOrigin
@@ -17,6 +18,7 @@ NARROW = Adapters(rank=8, base="nf4", dtype="bf16")  # by TRL's trainers, or whe
 UNBOUND = {"rl": "either", "max_prompt_len": "raises"}  # None by default; the pinned TRL 1.8.0 has no bound
 EMBEDDING = {"attn_implementation": "raises"}
 CUT = "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"
+FUSED = dict.fromkeys(("liger_fused_linear_cross_entropy", "liger_rms_norm", "liger_glu_activation"), True)
 OFFLOAD = "deepspeed_configs/zero3_bf16_cpuoffload_all.json"
 BOTH = ("optimizer", "parameters")
 FSDP = {"fsdp": ["full_shard", "auto_wrap"], "fsdp_config": {"fsdp_offload_params": True}}
@@ -61,6 +63,9 @@ ROWS = [
     (QLORA | {"optimizer": "paged_adamw_8bit"}, {"optimizer": "adamw_8bit"}, {"optimizer": "lowers"}),
     (QLORA | {"optimizer": "ao_adamw_fp8"}, {"optimizer": "adamw"}, {"optimizer": "lowers"}),
     (QLORA | {"plugins": [CUT]}, {"fused_loss": True}, {}),
+    (QLORA | FUSED, {"fused_loss": False, "fused_layers": False}, {}),
+    (QLORA | FUSED | {"plugins": [LIGER]}, {"fused_loss": True, "fused_layers": True}, {}),
+    (QLORA | {"cut_cross_entropy": True}, {"fused_loss": False}, {}),
     (QLORA | {"lora_modules_to_save": ["lm_head"]}, {}, {"lora_modules_to_save": "raises"}),
     (QLORA | {"sample_packing": False}, {}, {"sample_packing": "lowers"}),
     ({"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": True}, "dp_shard_size": 2,
