@@ -73,6 +73,10 @@ WHOLE_MLP = {"mixtral": "w1 w2 w3", "minimax_m2": "w1 w2 w3", "minimax": "w1 w2 
 """
 
 
+DENSE_NEXT_TO_EXPERTS = ("n_shared_experts", "shared_expert_intermediate_size", "first_k_dense_replace")
+"""Sizes of a config whose model has linear layers of such names, too, outside of its experts."""
+
+
 def approximated(question: Question) -> tuple[KeyRead, ...]:
     """Return what a dry run takes otherwise than the question has it, with its direction."""
     adapters, config = question.adapters, question.config or {}
@@ -88,11 +92,14 @@ def approximated(question: Question) -> tuple[KeyRead, ...]:
     if base != "bf16" and question.has_experts and experts in ("bf16", "fp32"):
         least = (0.25 if base == "nf4" else 0.5) * (1 if experts == "bf16" else 0.5)
         note("base", base, EXPERTS.format(experts), "lowers", least=least)
-    names = WHOLE_MLP.get(str(config.get("model_type")))
+    names = {*WHOLE_MLP.get(str(config.get("model_type")), "").split()}
     old = question.format.startswith("llama_factory")  # whose pyproject.toml has peft 0.18
-    if adapters and names and not old and set(names.split()) <= {*adapters.targets}:
-        means = "PEFT 0.19 adapts the experts' tensors, too, and adds up both in one"
-        note("targets", names, means, "raises")
+    if names and adapters is not None and not old:
+        dense = any(config.get(one) for one in DENSE_NEXT_TO_EXPERTS)
+        listed = dense and question.format == "axolotl" and not adapters.targets  # find_all_linear_names
+        if listed or names <= {*adapters.targets}:
+            means = "PEFT 0.19 adapts the experts' tensors, too, and adds up both in one"
+            note("targets", " ".join(sorted(names)), means, "raises")
     joint = config.get("model_type") in ("phi3", "glm4", "glm4v")
     if question.fused_layers and (joint or question.has_experts):
         means = "Liger fuses experts and joint gate and up layers, too, which are counted as they are"

@@ -165,6 +165,9 @@ def test_what_a_dry_run_takes_otherwise_has_a_direction():
     every = LORA | {"base_model": "Qwen/Qwen3-30B-A3B", "lora_target_modules": list(ALL)}
     assert named(every) == {"targets": ("raises", None)}
     assert named(every | {"lora_target_modules": ["q_proj", "up_proj"]}) == {}
+    linear = LORA | {"lora_target_linear": True}
+    assert named(linear | {"base_model": "deepseek-ai/DeepSeek-V2-Lite"}) == {"targets": ("raises", None)}
+    assert named(linear | {"base_model": "Qwen/Qwen3-30B-A3B"}) == {}  # without a dense layer next to experts
     assert named(every | {"base_model": "meta-llama/Llama-4-Scout-17B-16E"}) == {}  # as peft leaves them
     assert named(QLORA | {"gradient_checkpointing": "offload"}, 1) == {}  # it is dry-run
     assert named(QLORA, 8) == {}
