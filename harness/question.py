@@ -79,8 +79,8 @@ class Adapters(msgspec.Struct, frozen=True, kw_only=True):
     dropout: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # of the adapters' inputs
     prompts: Literal[0, 1, 2] = 0
     ends: bool = False  # embedding and output layer are trained, too (peft's modules_to_save)
-    # Of a quantized base: in bf16; quantized, a linear layer each (transformers 4); all as one tensor
-    experts: Literal["bf16", "linear", "tensor"] = "bf16"
+    # Of a quantized base: in bf16 or fp32; quantized, a linear layer each (transformers 4); all as one tensor
+    experts: Literal["bf16", "fp32", "linear", "tensor"] = "bf16"
     rest: Literal["bf16", "fp32"] = "bf16"  # what a quantized base leaves as it is
     double: bool = True  # nf4 with double quantization
     lightning: bool = False  # quantized by Lightning's plugin, the output layer too

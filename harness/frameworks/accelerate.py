@@ -25,7 +25,7 @@ def settle(parts: Parts) -> Fields:
     fields: Fields = {"sharing": "ddp"}
     if parts["_kind"] == "fsdp":
         parts.setdefault("_fsdp_version", 1)
-        fields = fsdp_section.section_fields(parts, 1)
+        fields = fsdp_section.section_fields(parts, 1, of_accelerate=True)
     elif parts["_kind"] == "zero":
         fields = deepspeed.section_fields(parts, parts["_ds_zero"])
     fields["compile"] = str(parts.get("_compile", "no")).lower() not in ("no", "none")

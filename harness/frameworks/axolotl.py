@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from harness.frameworks import deepspeed, fsdp_section, hugging_face, words
+from harness.frameworks.models import is_mixture
 from harness.frameworks.table import LEFT, Fields, Flat, Parts, is_off, yaml_tree
 from harness.question import Adapters, KeyRead, Question
 
@@ -26,6 +27,9 @@ SWITCHES = {
 AS_LOADED = ("ddp", "fsdp2")
 """Sharing under which weights are trained in the type in which they are loaded: axolotl's own
 fsdp2_prepare_model does not upcast them as accelerate's does (monkeypatch/accelerate/fsdp2.py)."""
+
+LIGER = "axolotl.integrations.liger.LigerPlugin"
+"""The plugin without which keys of Liger do nothing; CutCrossEntropyPlugin switches its own on."""
 
 PADDED = KeyRead(
     key="sample_packing",
@@ -52,6 +56,8 @@ def settle(parts: Parts) -> Fields:
     plugins = str(parts.get("_plugins") or "")
     if "hatchery" in plugins.lower():  # integrations/hatchery/plugin.py: a stub in place of the model
         raise ValueError("plugins has Hatchery: a remote service trains, and no device of the run")
+    if any(name.startswith("_fsdp_") for name in parts):
+        parts.setdefault("_fsdp", True)  # core/builders/base.py: fsdp_config alone switches it on
     fields: Fields = {"sharing": "ddp", "recompute": "none", **fsdp_section.section_fields(parts, 1)}
     if parts.get("_batch"):
         fields["gradient_accumulation_steps"] = max(1, parts["_batch"] // parts["micro_batch_size"])
@@ -65,8 +71,6 @@ def settle(parts: Parts) -> Fields:
         fields["recompute"] = "full"
     given, usual_one = parts.get("_reentrant"), bool(parts["_recompute"]) and not parts.get("_rl")
     fields["reentrant"] = usual_one if given is None else given  # utils/config/__init__.py
-    if parts["_selective"] and fields["recompute"] == "full":
-        fields["recompute"] = "selective"
     if parts["_recompute"] in ("offload", "disk") or parts["_activations"]:
         fields["offload"] = tuple(sorted({*fields.get("offload", ()), "activations"}))
     usual = "fp32" if parts.get("_bf16") is False else "bf16"
@@ -77,7 +81,7 @@ def settle(parts: Parts) -> Fields:
     fields["attention"] = "explicit" if parts.get("_eager") else "flash"  # transformers takes sdpa by itself
     if parts.get("_attention"):
         fields["attention"] = words.attention_of("attn_implementation", parts["_attention"], parts)
-    fields["adapters"] = _adapters(parts)
+    fields["adapters"] = _adapters(parts, fields)
     if _has_kernels(parts, fields["sharing"]):
         means = "fused kernels of adapters, which keep less and are on where no key says otherwise"
         parts.leave_out("lora_mlp_kernel", True, means, "lowers", "lowers")
@@ -87,12 +91,16 @@ def settle(parts: Parts) -> Fields:
     if upcast and not (cut or _casts(parts)):  # loaders/model.py, _configure_embedding_dtypes
         means = "the embedding, the output layer and norms stay in fp32 without a flash kernel"
         parts.leave_out("attn_implementation", parts.get("_attention"), means, "raises", "none")
-    if not any(parts.get(one) for one in ("_packing", "_padding", "_pretraining")):
+    padded = parts.get("_padding", bool(parts.get("_reward")))
+    if parts.get("_packing"):
+        _name_packing(parts)
+    if not (padded or parts.get("_packing") or parts.get("_pretraining")):
         parts.left_out.append(PADDED)
         fields["shorter"] = fields.get("rollout", "none") == "none"
-    fields["fused_loss"] = cut or any(parts.get(name) for name in ("_liger", "_cut"))
-    fields["fused_layers"] = bool(parts.get("_norms") and parts.get("_gates"))
-    if bool(parts.get("_norms")) != bool(parts.get("_gates")):
+    loss, *layers = (LIGER in plugins and bool(parts.get(one)) for one in ("_liger", "_norms", "_gates"))
+    fields["fused_loss"] = cut or loss
+    fields["fused_layers"] = all(layers)
+    if any(layers) and not all(layers):
         parts.leave_out(
             "liger", None, "Liger's norms or gated activations, one without the other", "lowers", "lowers"
         )
@@ -113,6 +121,18 @@ def _has_kernels(parts: Parts, sharing: str) -> bool:
     return name in ("lora", "qlora") and not (excluded or any(words.is_on(one) for one in switches))
 
 
+def _name_packing(parts: Parts) -> None:
+    """Name how attention keeps packed sequences apart, which no kernel does that axolotl does not know.
+
+    (utils/schemas/config.py, attn_decontaminates_packing)
+    """
+    by_mask = parts.get("_attention") == "sdpa" or parts.get("_sdpa")  # one of eager attention is its own
+    if by_mask and not words.is_on(parts.flat.get("sdpa_varlen")):
+        words.name_mask("sample_packing", 1, parts)
+    elif by_mask or _casts(parts):
+        words.name_documents("sample_packing", parts)
+
+
 def _casts(parts: Parts) -> bool:
     """Return whether a kernel is asked for that needs every module in 16 bits."""
     named = parts.get("_attention") not in (None, "eager", "sdpa")
@@ -120,8 +140,10 @@ def _casts(parts: Parts) -> bool:
 
 
 def _with_method(parts: Parts, fields: Fields) -> None:
-    """Set what `rl` trains on."""
-    name, methods = str(parts.get("_rl") or "").lower(), yaml_tree("axolotl")["methods"]
+    """Set what `rl` or a reward model trains on."""
+    head = next((one for one in ("reward", "process_reward") if parts.get(f"_{one}")), "")
+    name, key = (head, f"{head}_model") if head else (str(parts.get("_rl") or "").lower(), "rl")
+    methods = yaml_tree("axolotl")["methods"]
     if not name:
         return
     if name not in methods:
@@ -135,7 +157,12 @@ def _with_method(parts: Parts, fields: Fields) -> None:
     own = parts.flat.get("trl.beta")  # TRL's is 0 where none is given
     beta = parts.flat.get("rl_beta") if own is None else own
     with_reference = not is_off(beta) if generated else not parts.get("_precomputed")
-    hugging_face.with_method(parts, fields, name, "rl", with_reference, "axolotl")
+    hugging_face.with_method(parts, fields, name, key, with_reference, "axolotl")
+    own = generated or name == "kto"  # TRL loads it again, in fp32: trainer/utils.py, create_model_from_path
+    if own and fields.get("reference_weight_B") and fields["sharing"] != "zero":
+        fields["reference_weight_B"] = 4
+    if name in ("dpo", "ipo") and not (with_reference or fields.get("adapters")):
+        fields["reference_weight_B"] = 2  # train.py, setup_reference_model: given to TRL, which then keeps it
     if generated and parts.get("_completion"):
         hugging_face.with_prompt(parts, fields, "max_prompt_len")  # which is None by default
 
@@ -150,10 +177,10 @@ def _mesh(parts: Parts, fields: Fields) -> Fields:
     return mesh | {"dp": mesh["dp"] * parts["ep"]}
 
 
-def _adapters(parts: Parts) -> Adapters | None:
-    name = parts.get("_adapter")
+def _adapters(parts: Parts, fields: Fields) -> Adapters | None:
+    name, bits = parts.get("_adapter"), parts["_4bit"] or parts["_8bit"]
     if not name:
-        if parts["_4bit"] or parts["_8bit"]:
+        if bits:
             raise ValueError(
                 "load_in_4bit or load_in_8bit without adapter: quantized weights cannot be trained"
             )
@@ -162,14 +189,35 @@ def _adapters(parts: Parts) -> Adapters | None:
         parts.leave_out("adapter", name, "adapters other than LoRA; LoRA's bytes are taken")
     if "_rank" not in parts:
         raise ValueError(f"adapter is {name}, but lora_r is missing")
+    model = parts.get("model_name", "")
+    base = "int8" if parts["_8bit"] else "nf4" if parts["_4bit"] or name == "qlora" else "bf16"
+    # loaders/model.py, _prepare_model_for_quantization: peft's, which casts to fp32 what is in 16 bits
+    widened = bits and fields["sharing"] == "ddp"  # DeepSpeed casts to bf16 again
+    if base == "nf4" and name == "lora" and not hugging_face.QUANTIZED.search(model):
+        base, means = "bf16", "axolotl quantizes 4 bits for qlora alone; bf16 is taken"
+        parts.leave_out("load_in_4bit", True, means, "raises" if widened else "none", "either")
+    kept = "fp32" if widened and base != "bf16" and is_mixture(model) else "bf16"
     whole, linear = parts.get("_whole_experts"), parts.get("_linear_experts")
     return words.adapters_of(
         parts,
         targets=() if parts.get("_linear") else words.targets_of(parts.get("_modules")),
-        experts="tensor" if whole else "linear" if linear else "bf16",
-        base="int8" if parts["_8bit"] else "nf4" if parts["_4bit"] or name == "qlora" else "bf16",
+        experts="tensor" if whole else "linear" if linear else kept,
+        base=base,
+        dtype="bf16" if _narrows(parts, base != "bf16", fields["sharing"]) else "fp32",
         dora=bool(parts.get("_dora")) or name == "dora",
     )
+
+
+def _narrows(parts: Parts, quantized: bool, sharing: str) -> bool:
+    """Return whether adapters are in bf16.
+
+    (core/builders/rl.py, build: ensure_dtype, whose work FSDP1 undoes; TRL f2cd577, trainer/dpo_trainer.py,
+    kto_trainer.py, grpo_trainer.py and reward_trainer.py of a quantized model)
+    """
+    method = str(parts.get("_rl") or ("reward" if parts.get("_reward") else "")).lower()
+    by_trl = quantized and method not in ("", "orpo", "simpo")
+    by_axolotl = bool(parts.get("_rl")) and sharing == "fsdp2"
+    return by_trl or by_axolotl or parts.get("_autocast") is False
 
 
 def parts_of(question: Question) -> Fields:
@@ -184,14 +232,15 @@ def parts_of(question: Question) -> Fields:
         "optimizer": words.optimizer_word(question),
         "_attention": words.attention_word(question),
         "_recompute": question.recompute != "none",
-        "_selective": question.recompute == "selective" or None,
         "_reentrant": question.reentrant if question.recompute != "none" else None,
         "_activations": "activations" in question.offload or None,
         "_liger": question.fused_loss or None,
+        "_plugins": [LIGER] if question.fused_loss or question.fused_layers else None,
         "_norms": question.fused_layers or None,
         "_gates": question.fused_layers or None,
         switch: question.precision != "fp32",
         **fsdp_section.section_parts(question),
+        "_fsdp": fsdp_section.words_of(question),
         **{name: value or None for name, value in words.adapter_parts(question.adapters).items()},
     }
     if question.adapters is not None:

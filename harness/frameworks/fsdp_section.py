@@ -2,7 +2,7 @@
 
 Sources: accelerate 1.9.0 and its commit 16cb6eb (utils/dataclasses.py, FullyShardedDataParallelPlugin;
 utils/constants.py), transformers 5.23.0 (training_args.py, `_process_fsdp_args`), axolotl commit 067b021
-(utils/schemas/fsdp.py).
+(utils/schemas/fsdp.py, which drops sharding_strategy).
 """
 
 from __future__ import annotations
@@ -60,16 +60,23 @@ def options_of(value: Any) -> list[str]:
     return words
 
 
-def section_fields(parts: Parts, default_version: int) -> Fields:
-    """Return fields of Question from the section; empty where the file has none."""
+def section_fields(parts: Parts, default_version: int, of_accelerate: bool = False) -> Fields:
+    """Return fields of Question from the section; empty where nothing switches FSDP on.
+
+    `of_accelerate`: its own configuration does, of which version 1 takes sharding_strategy.
+    TrainingArguments, which axolotl fills, take the words of `fsdp` or reshard_after_forward instead.
+    """
     words = options_of(parts.get("_fsdp"))
-    if not words and not any(name.startswith("_fsdp_") for name in parts):
+    if not (words or of_accelerate):
         return {}
     version = parts.get("_fsdp_version", default_version)
     if version not in (1, 2):
         raise ValueError(f"fsdp_config's version is {version}; it must be 1 or 2")
-    strategy = parts.get("_fsdp_strategy") or next((one for one in words if one in STRATEGIES), "full_shard")
-    strategy = _with_reshard(parts.get("_fsdp_reshard"), strategy)
+    strategy = next((one for one in words if one in STRATEGIES), "full_shard")
+    if of_accelerate and version == 1:
+        strategy = parts.get("_fsdp_strategy", strategy)
+    else:
+        strategy = _with_reshard(parts.get("_fsdp_reshard"), strategy)
     if strategy.startswith("hybrid"):
         why = "shards within a node, whose size the file does not give; all ranks are taken"
         parts.leave_out("sharding_strategy", strategy, why, "raises")
@@ -111,6 +118,11 @@ def section_parts(question: Question) -> Fields:
         "_fsdp_offload": "parameters" in question.offload,
         "_fsdp_wrap": "TRANSFORMER_BASED_WRAP",
     }
+
+
+def words_of(question: Question) -> str | None:
+    """Return transformers' `fsdp` of a question; None where FSDP does not shard."""
+    return f"{strategy_of(question)} auto_wrap" if question.sharing in ("fsdp1", "fsdp2") else None
 
 
 def strategy_of(question: Question) -> str:

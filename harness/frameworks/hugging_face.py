@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from harness.config.hf_config import TOWERS
 from harness.frameworks import deepspeed, fsdp_section, words
 from harness.frameworks.models import published_model
 from harness.frameworks.table import Fields, Flat, Parts, is_off, yaml_tree
@@ -31,7 +32,7 @@ NOT_FOUND = "{} was not found, which may shard the model: give it too, as config
 CORRECTION = "vllm_importance_sampling_correction"
 """TRL's switch, on by default, of a pass for the old log-probabilities (f2cd577, trainer/grpo_trainer.py)."""
 
-QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|int4|w4a16|4bit|fp8|int8|w8a8)\b")
+QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|nf4|int4|w4a16|4bit|fp8|int8|w8a8)\b")
 """Words in the names of models whose weights are quantized."""
 
 
@@ -55,8 +56,8 @@ def prepared(flat: Flat) -> Flat:
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     fields = trainer_fields(parts)
-    if parts.get("_launched") and not {"bf16", "fp16"} & parts.flat.keys():
-        fields["precision"] = parts["_launched"]
+    if parts.get("_kept_on_host") and fields["recompute"] == "full":
+        fields["offload"] = tuple(sorted({*fields.get("offload", ()), "activations"}))
     if "sharing" in parts.assumed:
         file = parts.flat.get("launcher.config_file")
         why = NOT_FOUND.format(file) if file else NOT_GIVEN
@@ -132,10 +133,9 @@ def with_method(
     directions: set[Direction] = {method["memory"]} if "memory" in method else set()
     means = [method["means"]] if "means" in method else []
     if method.get("reference") and with_reference and not fields.get("adapters"):
-        as_loaded = (
-            fields.get("states", "fp32") == "fp32" and fields.get("sharing") == "ddp"
-        )  # as the trained one
-        fields["reference_weight_B"] = 4 if as_loaded else 2
+        sharing, wide = fields.get("sharing"), fields.get("states", "fp32") == "fp32"
+        as_loaded = sharing == "ddp" or (sharing != "zero" and parts.get("_dtype") == "float32")
+        fields["reference_weight_B"] = 4 if wide and as_loaded else 2  # TRL f2cd577, models/utils.py
     if fields["rollout"] == "transformers":
         means.append("generation by the model itself, with its cache")
         directions.add("raises")
@@ -145,18 +145,32 @@ def with_method(
         parts.leave_out(key, name, "; ".join(means), memory, seconds)  # a reference's pass is in the seconds
 
 
-def trainer_fields(parts: Parts) -> Fields:
-    """Return fields of Question from TrainingArguments."""
+def has_liger(parts: Parts, who: str) -> bool:
+    """Return whether Liger's kernels are switched on, and `who` has some for the model's type, if known."""
+    shape = published_model(parts.get("model_name", ""))
+    kind = shape.config["model_type"] if shape and not {*TOWERS} & shape.config.keys() else None
+    if not parts.get("_liger") or kind in (None, *yaml_tree("words")["liger"][who].split()):
+        return bool(parts.get("_liger"))
+    key = next((key for key in parts.flat if key.endswith("liger_kernel")), "use_liger_kernel")
+    parts.leave_out(key, True, f"there are no kernels of Liger for {kind}", "none", "none")
+    return False
+
+
+def trainer_fields(parts: Parts, who: str = "trainer") -> Fields:
+    """Return fields of Question from TrainingArguments; `who` applies Liger's kernels."""
+    liger = has_liger(parts, who)
+    launched = any(by_fsdp(key, value) for key, value in parts.flat.items() if key.startswith("launcher."))
+    by_file = launched and not fsdp_section.options_of(parts.get("_fsdp"))
     fields: Fields = {
         "sharing": "ddp",
         "devices": words.devices_of(parts),
         "recompute": "none",
         "precision": words.precision_of(parts),
-        "fused_loss": bool(parts.get("_liger")),
-        "fused_layers": bool(parts.get("_liger")),
-        **fsdp_section.section_fields(parts, 2),
+        "fused_loss": liger,
+        "fused_layers": liger,
+        **fsdp_section.section_fields(parts, 1 if by_file else 2, by_file),
     }
-    section = fields["sharing"] != "ddp" or any(name.startswith("_fsdp") for name in parts)
+    section = "zero" in fields or "_fsdp" in parts
     if not section and not deepspeed.is_contained(parts) and not KNOWN_BY & parts.flat.keys():
         parts.assume("sharing", NOT_GIVEN)
     if deepspeed.is_contained(parts):
@@ -164,13 +178,23 @@ def trainer_fields(parts: Parts) -> Fields:
         fields |= _same_batch(parts)
         if parts.get("_ds_bf16") or parts.get("_ds_fp16"):
             fields["precision"] = words.precision_of(parts, "_ds_")
+    if parts.get("_launched") and not (parts["_bf16"] or parts["_fp16"]):
+        fields["precision"] = parts["_launched"]
     if "optim" in parts.flat:
         fields["optimizer"] = parts["optimizer"]
     fields["optimizer_impl"] = words.implementation_of(parts.flat.get("optim"))
-    if parts["_recompute"] or parts.get("_recompute_"):
+    if parts.get("_recompute_", parts["_recompute"]):
         fields["recompute"] = "full"
-    words.note_compile("torch_compile", parts["compile"], fields, parts)
+    fields["compile"] = any(parts.get(one) for one in ("compile", "_compile_backend", "_compile_mode"))
+    if parts.get("_compile_mode"):
+        parts.leave_out("torch_compile_mode", parts["_compile_mode"], "torch.compile's mode")
+    words.note_compile("torch_compile", fields["compile"], fields, parts)
     return fields | words.mesh_fields(parts)
+
+
+def by_fsdp(key: str, value: object) -> bool:
+    """Return whether an option of `accelerate launch`, or a value of its file, switches FSDP on."""
+    return (key == "launcher.use_fsdp" and words.is_on(value)) or str(value).upper() == "FSDP"
 
 
 def _same_batch(parts: Parts) -> Fields:
@@ -215,5 +239,5 @@ def trainer_parts(question: Question) -> Fields:
     if question.sharing == "zero":
         return parts | deepspeed.section_parts(question) | {"tp": None}
     if question.sharing in ("fsdp1", "fsdp2"):
-        parts |= {"_fsdp": f"{fsdp_section.strategy_of(question)} auto_wrap", **words.mesh(question)}
+        parts |= {"_fsdp": fsdp_section.words_of(question), **words.mesh(question)}
     return parts

@@ -20,11 +20,12 @@ BASES = {"nf4": 4, "int8": 8}
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
-    fields = hugging_face.trainer_fields(parts)
+    fields = hugging_face.trainer_fields(parts, "llama_factory")
     fields["cp"] = parts.get("_cp") or parts["cp"]
     of_tokens = parts["_stage"] in ("pt", "sft")  # other stages need the logits
-    fields["fused_loss"] = bool(parts["_liger"]) and of_tokens
-    fields["recompute"] = "full" if parts["_recompute"] and not parts["_no_recompute"] else "none"
+    fields["fused_loss"] = fields["fused_loss"] and of_tokens
+    if not parts["_no_recompute"]:  # else TrainingArguments may switch it on
+        fields["recompute"] = "full"
     if parts["_pure"]:  # DeepSpeed keeps fp32 masters all the same
         fields |= {"precision": "bf16", "states": "fp32" if fields["sharing"] == "zero" else "bf16"}
     if parts["_fp8"]:
@@ -41,12 +42,16 @@ def settle(parts: Parts) -> Fields:
     stage = parts["_stage"]
     with_reference = stage != "dpo" or str(parts.flat.get("pref_loss")) not in ("orpo", "simpo")
     hugging_face.with_method(parts, fields, stage, "stage", with_reference)
-    if "reference_weight_B" in fields:
-        fields["reference_weight_B"] = 2  # loader.py, load_model: in the step's type
+    copied = fields["forward_passes"] and parts["_type"] != "lora"  # trainer_utils.py, create_ref_model
+    fields["reference_weight_B"] = 2 if copied else 0  # loader.py, load_model: in the step's type
     packed = words.is_on(parts.flat.get("packing", stage == "pt")) or words.is_on(
         parts.flat.get("neat_packing")
     )
     fields["shorter"] = not packed and fields["rollout"] == "none"
+    if words.is_on(parts.flat.get("neat_packing")) and parts.flat.get("flash_attn") in ("fa2", "fa3"):
+        words.name_documents("neat_packing", parts)
+    elif words.is_on(parts.flat.get("neat_packing")):  # data/collator.py, prepare_4d_attention_mask
+        words.name_mask("neat_packing", 2, parts)
     if parts.get("_distributed") is not None or parts["tp"] * parts["pp"] * parts["ep"] > 1:
         fields |= {"sharing": "megatron", "zero": 1 if parts.get("_distributed") else 0}
         fields["recompute"] = parts.get("_granularity") or "none"

@@ -37,12 +37,13 @@ def settle(parts: Parts) -> Fields:
     elif peft:
         base = "bf16" if "_method" not in parts else "int8" if parts.get("_bits") == 8 else "nf4"
         fields["adapters"] = adapters_of(parts, base=base, **whole)
-    elif "dpo" in parts.name and "pref_loss" not in parts.flat:
-        parts.leave_out(
-            "pref_loss", "sigmoid", "DPO by the file's name: a frozen copy of the model", "raises", "raises"
-        )
-    if "pref_loss" in parts.flat or "dpo" in parts.name:
-        fields |= {"objective": "dpo", "forward_passes": 1}
+    if {"pref_loss", "pref_beta"} & parts.flat.keys() or "dpo" in parts.name:
+        # trainers/dpo_trainer.py: a sequence is the chosen and the rejected answer, the reference a deep copy
+        reference = parts.flat.get("pref_loss", "sigmoid") == "sigmoid"
+        fields |= {"objective": "dpo", "forward_passes": int(reference)}
+        if reference and peft != "lora":
+            fields["reference_weight_B"] = 2 if peft or whole else 4
+    fields["shorter"] = "dynamic" not in parts["_batching"]  # core/utils/collation.py, pad_and_truncate
     if "_method" in parts and not peft:
         raise ValueError("quant_config is given without peft_config: quantized weights cannot be trained")
     return fields

@@ -209,6 +209,12 @@ def with_model_parts(question: Question, published: bool = False) -> Question:
     return with_bucket(with_saved(with_embedding(with_tower(question, published))))
 
 
+def is_mixture(name: str) -> bool:
+    """Return whether a name is that of a published shape with experts."""
+    shape = published_model(name) if name else None
+    return shape is not None and Question(config=dict(shape.config)).has_experts
+
+
 def nearest_model(name: str) -> str:
     """Return the known name with which one without a shape begins, or that is most like it, or ""."""
     word, known = canonical(name.rpartition("/")[2]), published()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from harness.question import Direction, KeyRead, NamedTechnique, Question
+from harness.question import Direction, KeyRead, NamedTechnique, Question, whole_size
 
 STEADY = 2
 """Micro-batches of a step after which each further one takes what the last did, but for 512 B of its loss.
@@ -57,36 +57,62 @@ def techniques_of(question: Question) -> ListedTechniques:
     return ListedTechniques(techniques, tuple(left_out))
 
 
-EXPERTS = "experts in one tensor stay in bf16, as in transformers 5; linear layers, as before, are quantized"
+EXPERTS = "experts in one tensor stay in {}, as in transformers 5; linear layers, as before, are quantized"
+
+WHOLE_MLP = {"mixtral": "w1 w2 w3", "minimax_m2": "w1 w2 w3", "minimax": "w1 w2 w3"} | dict.fromkeys(
+    (
+        *("deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe", "flex_olmo", "glm4_moe", "glm4_moe_lite"),
+        *("glm4v_moe", "hunyuan_v1_moe", "olmoe", "qwen3_moe", "qwen3_next"),
+    ),
+    "down_proj gate_proj up_proj",
+)
+"""By model_type, the names of an MLP's matrices with which PEFT 0.19 adapts the tensors of the experts, too.
+
+(peft 0.19.1, utils/transformers_weight_conversion.py, convert_peft_config_for_transformers; of transformers
+5.23.0, conversion_mapping.py, _MODEL_TO_CONVERSION_PATTERN)
+"""
+
+
+DENSE_NEXT_TO_EXPERTS = ("n_shared_experts", "shared_expert_intermediate_size", "first_k_dense_replace")
+"""Sizes of a config whose model has linear layers of such names, too, outside of its experts."""
 
 
 def approximated(question: Question) -> tuple[KeyRead, ...]:
     """Return what a dry run takes otherwise than the question has it, with its direction."""
-    base = question.adapters.base if question.adapters else "bf16"
-    found: list[tuple[str, str, str, Direction, float | None]] = []
+    adapters, config = question.adapters, question.config or {}
+    base, experts = (adapters.base, adapters.experts) if adapters else ("bf16", "bf16")
+    found: list[KeyRead] = []
+
+    def note(key: str, value: str, means: str, memory: Direction, **more: Any) -> None:
+        read = {"key": key, "value": value, "means": means, "memory": memory, "seconds": "either"}
+        found.append(KeyRead(status="not modelled", **read, **more))  # type: ignore[arg-type]
+
     if base == "int8" and (question.devices or 1) > 1 and question.zero == 3:
-        found.append(("base", base, "a quantized base, taken as a full copy per rank", "lowers", None))
-    if base != "bf16" and question.has_experts and question.adapters.experts == "bf16":  # type: ignore[union-attr]
-        found.append(("base", base, EXPERTS, "lowers", 0.25 if base == "nf4" else 0.5))
-    joint = (question.config or {}).get("model_type") in ("phi3", "glm4", "glm4v")
+        note("base", base, "a quantized base, taken as a full copy per rank", "lowers")
+    if base != "bf16" and question.has_experts and experts in ("bf16", "fp32"):
+        least = (0.25 if base == "nf4" else 0.5) * (1 if experts == "bf16" else 0.5)
+        note("base", base, EXPERTS.format(experts), "lowers", least=least)
+    names = {*WHOLE_MLP.get(str(config.get("model_type")), "").split()}
+    old = question.format.startswith("llama_factory")  # whose pyproject.toml has peft 0.18
+    if names and adapters is not None and not old:
+        dense = any(config.get(one) for one in DENSE_NEXT_TO_EXPERTS)
+        listed = dense and question.format == "axolotl" and not adapters.targets  # find_all_linear_names
+        if listed or names <= {*adapters.targets}:
+            means = "PEFT 0.19 adapts the experts' tensors, too, and adds up both in one"
+            note("targets", " ".join(sorted(names)), means, "raises")
+    joint = config.get("model_type") in ("phi3", "glm4", "glm4v")
     if question.fused_layers and (joint or question.has_experts):
         means = "Liger fuses experts and joint gate and up layers, too, which are counted as they are"
-        found.append(("fused_layers", "true", means, "lowers", None))
+        note("fused_layers", "true", means, "lowers")
     if of_two_stacks(question):
         means = "ZeRO-3 of an encoder and a decoder, taken as FSDP2's; a dry run of DeepSpeed's takes minutes"
-        found.append(("sharding", "zero3", means, "raises", None))
-    return tuple(
-        KeyRead(
-            key=key,
-            value=value,
-            status="not modelled",
-            means=means,
-            memory=memory,
-            least=least,
-            seconds="either",
-        )
-        for key, value, means, memory, least in found
-    )
+        note("sharding", "zero3", means, "raises")
+    if question.format == "llama_factory_v1":  # v1/core/base_trainer.py, compute_log_probs
+        tokens = question.micro_batch_size * (question.seq_len or 0)
+        most_B = 4.0 * tokens * (whole_size(config, "vocab_size") or 0)
+        means = "logits are shifted in a further copy in fp32"
+        note("logits", "fp32", means, "raises", most_B=most_B or None)
+    return tuple(found)
 
 
 def of_two_stacks(question: Question) -> bool:

@@ -72,7 +72,8 @@ def settle(parts: Parts) -> Fields:
     packed = trainer == "sft" and words.is_on(parts.flat.get("packing"))
     fields["shorter"] = not packed and fields["rollout"] == "none"
     loss = str(parts.get("_loss") or ("nll" if parts.get("_older") else "chunked_nll"))
-    fields["fused_loss"] = fields["fused_loss"] or (trainer == "sft" and loss == "chunked_nll")
+    of_trl = trainer != "sft" and bool(parts.get("_liger"))  # losses of Liger that ask for no model type
+    fields["fused_loss"] = fields["fused_loss"] or of_trl or (trainer == "sft" and loss == "chunked_nll")
     if online:
         if "prompt" in method:
             parts.setdefault("_prompt", method["prompt"])

@@ -87,6 +87,19 @@ def attention_of(key: str, name: str, parts: Parts) -> str:
     return words("attention").get(name, "flash")
 
 
+def name_documents(key: str, parts: Parts) -> None:
+    """Name that attention is within the documents of a packed sequence, where all of it is taken."""
+    means = "sequences are packed, so that each is full: attention is within documents"
+    parts.leave_out(key, True, means, "none", "lowers")
+
+
+def name_mask(key: str, each_B: int, parts: Parts) -> None:
+    """Name a mask of this many bytes per pair of tokens that keeps packed sequences apart."""
+    pairs = parts["micro_batch_size"] * parts["seq_len"] ** 2
+    means = "a mask keeps packed sequences apart, with which attention is slower"
+    parts.leave_out(key, True, means, "raises", "raises", most_B=float(each_B * pairs))
+
+
 def attention_word(question: Question) -> str:
     """Return transformers' name of a question's attention."""
     return "eager" if question.attention == "explicit" else "flash_attention_2"

@@ -326,8 +326,8 @@ class LoRASettings:
     `dora`: whether a magnitude per output is trained, too (DoRA).
     `ends`: whether copies of the token embedding and the output layer are trained, too (peft's
     modules_to_save).
-    `experts`: of a base in 4 or 8 bits, how transformers' experts are stored: "bf16"; "linear", as linear
-    layers in the base's bits (transformers 4); "tensor", all of a layer as one, widened at once.
+    `experts`: of a base in 4 or 8 bits, how transformers' experts are stored: "bf16", "fp32"; "linear", as
+    linear layers in the base's bits (transformers 4); "tensor", all of a layer as one, widened at once.
     `rest`: the type of what a base in 4 or 8 bits leaves as it is: "fp32" after peft's
     prepare_model_for_kbit_training.
     `lightning`: quantize the output layer too, and keep each product's input until the next forward pass has
@@ -343,7 +343,7 @@ class LoRASettings:
     adapter_dtype: Literal["fp32", "bf16"] | None = None
     dora: bool = False
     ends: bool = False
-    experts: Literal["bf16", "linear", "tensor"] = "bf16"
+    experts: Literal["bf16", "fp32", "linear", "tensor"] = "bf16"
     rest: Literal["bf16", "fp32"] = "bf16"
     lightning: bool = False
 

@@ -121,16 +121,17 @@ def insert(
     targets = LAYERS if stands_in else settings.targets
     adapted = layers_to_adapt(model, targets)
     kind = DoRALinear if settings.dora else LoRALinear
-    if settings.experts != "bf16" and settings.base not in (None, "bf16"):
-        for experts in [one for one in model.modules() if has_experts(one)]:
+    mixtures = [one for one in model.modules() if has_experts(one) and settings.base in ("nf4", "int8")]
+    if settings.experts in ("linear", "tensor"):
+        for experts in mixtures:
             quantize_experts(experts, settings, sharded)
 
     def adapt(name: str, base: nn.Module, layer: nn.Linear) -> nn.Module:
         return kind(base, layer, settings) if name in adapted else base
 
     freeze(model, settings, adapt, sharded)
-    if settings.rest == "fp32":
-        widen_rest(model)
+    for wide in [model] if settings.rest == "fp32" else mixtures if settings.experts == "fp32" else []:
+        widen_rest(wide)
     if settings.ends:
         train_ends(model)
     return model

@@ -5,7 +5,7 @@ from refusals import refused
 
 from harness.ask.recipe import with_positions, with_techniques
 from harness.config.techniques import combination
-from harness.frameworks.techniques import STEADY, techniques_of
+from harness.frameworks.techniques import STEADY, approximated, techniques_of
 from harness.question import Adapters, question_of
 
 FSDP2 = {"sharing": "fsdp2", "zero": 3}
@@ -121,6 +121,12 @@ def test_a_dry_run_has_deepspeeds_bucket_as_the_file_gives_it():
         ({"reduce_bucket": 0, "config": {"model_type": "opt"}}, {}),  # of a size that is not known
     ):
         assert dict(asked(**shared, **fields)[0])["zero"] == {"stage": 3, **settings}
+
+
+def test_the_further_copy_of_logits_of_llama_factorys_version_1_is_bounded():
+    sizes = {"seq_len": 8, "micro_batch_size": 3, "config": {"vocab_size": 10}}
+    (key,) = approximated(question_of(format="llama_factory_v1", **sizes))
+    assert (key.key, key.memory, key.most_B) == ("logits", "raises", 4 * 3 * 8 * 10)
 
 
 def test_8_bit_states_on_the_host_are_taken_as_wide_ones():

@@ -122,7 +122,7 @@ def test_what_only_megatron_has_is_written_and_read_back(name):
 
 
 INEXPRESSIBLE = {
-    "axolotl": {"pp": 2},
+    "axolotl": {"pp": 2, "recompute": "selective"},
     "hugging_face": {"ep": 2, "precision": "fp8", "recompute": "selective"},
     "trl": {"ep": 2, "precision": "fp8", "recompute": "selective"},
     "llama_factory_v1": {"tp": 2, "fused_loss": True, "states": "bf16", "precision": "fp16"},

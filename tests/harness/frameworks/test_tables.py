@@ -19,6 +19,7 @@ EXPRESSED = yaml.safe_load((DATA / "expressed.yaml").read_text())
 NEEDED, COMPANIONS, VALUES = EXPRESSED["needed"], EXPRESSED["companions"], EXPRESSED["values"]
 LEFT_OUT = {
     *("distributed_type", "rl", "sample_packing", "sequence_parallel_size", "ds.ring_attn_size"),
+    *("reward_model", "process_reward_model"),
     *("engine.ulysses_sequence_parallel_size", "parallelism_config.sp_size", "step_batch_size_schedule"),
 }
 """Keys whose value here is not modelled, next to those that take any word."""

@@ -200,6 +200,12 @@ def test_quantized_experts_compute_what_their_widened_weights_do(base):
     assert losses["linear"] == pytest.approx(losses["bf16"], rel=1e-2)
 
 
+def test_experts_next_to_a_quantized_base_may_be_in_fp32_alone():
+    pytest.importorskip("transformers")
+    widths = {(one.ndim, one.dtype) for one in Trainer(quantized_mixtral("fp32")).plain.parameters()}
+    assert widths == {(3, torch.float32), (2, torch.bfloat16), (1, torch.bfloat16)}
+
+
 def test_trained_ends_are_copies_next_to_the_frozen_ones():
     trainer = Trainer(build_step(SHORT, [{"lora": {"targets": ["query"], "rank": 4, "ends": True}}]))
     before = trainer.plain.head.frozen_weight.detach().clone()
