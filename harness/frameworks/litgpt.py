@@ -1,19 +1,20 @@
 """litgpt's YAML: its finetune_lora, finetune_full and pretrain commands, recognised by their keys.
 
 Sources: litgpt commit 26857050 of June 2026 (litgpt/finetune/lora.py and full.py, pretrain.py, args.py,
-config.py, utils.py); of quantized weights Lightning 2.4.0 (fabric/plugins/precision/bitsandbytes.py). The
-output layer never is the embedding, unless `train.tie_embeddings` says so.
+config.py, utils.py); Lightning 2.4.0 (fabric/plugins/precision: bitsandbytes.py of quantized weights, fsdp.py
+of mixed precision). The output layer never is the embedding, unless `train.tie_embeddings` says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from harness.frameworks.architectures import DecoderSizes, config_of
 from harness.frameworks.models import published_model
 from harness.frameworks.table import Fields, Flat, Parts, yaml_tree
 from harness.frameworks.words import adapters_of, steps_of
-from harness.question import Question
+from harness.question import Question, whole_size
 
 LORA, PRETRAIN = "finetune_lora", "pretrain"
 
@@ -68,8 +69,18 @@ def settle(parts: Parts) -> Fields:
         "global_batch_size": parts.get("_global", whole),
         "micro_batch_size": parts.get("_micro", micro),
     }
-    if _caps_scores(parts, fields):
-        fields["attention"] = "explicit"
+    shape = _shape(fields)
+    if parts.flat.get("model_config.attention_logit_softcapping") or shape.get("model_type") == "gemma2":
+        fields["attention"] = "explicit"  # model.py: scores with a cap have no kernel; Gemma 2's have one
+    if command == PRETRAIN and "seq_len" not in parts and "max_position_embeddings" in shape:
+        fields["seq_len"] = shape["max_position_embeddings"]
+        parts.assume("seq_len", "train.max_seq_length is not set, so it is the model's block_size")
+    if several and way == "mixed":
+        why = "FSDP gathers weights in fp32, and autocast keeps copies in bf16 of those that it uses"
+        most = {"most_B": size} if (size := 4.0 * _most_parameters(shape)) else {}
+        parts.leave_out(
+            "precision", parts.get("_precision"), why, "raises", "raises", field="sharing", **most
+        )
     if command == PRETRAIN and nodes > 1 and per_node:
         fields["replicas"] = nodes  # HYBRID_SHARD
     devices = fields["devices"]
@@ -89,15 +100,18 @@ def settle(parts: Parts) -> Fields:
     return fields
 
 
-def _caps_scores(parts: Parts, fields: Fields) -> bool:
-    """Return whether scores have a cap, for which attention has no kernel (model.py).
+def _shape(fields: Fields) -> Mapping[str, Any]:
+    """Return the model's sizes, none where they are not known."""
+    shape = None if "config" in fields else published_model(fields["model_name"])
+    return fields.get("config") or (shape.config if shape else {})
 
-    Of the published shapes Gemma 2's have one (config.py, attention_logit_softcapping).
-    """
-    if "_n_layer" in parts:
-        return bool(parts.flat.get("model_config.attention_logit_softcapping"))
-    shape = published_model(fields["model_name"])
-    return shape is not None and shape.config.get("model_type") == "gemma2"
+
+def _most_parameters(config: Mapping[str, Any]) -> int:
+    """Return what a dense decoder has at most; 0 where its sizes are not known."""
+    names = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
+    layers, hidden, inner, words = (whole_size(config, name) or 0 for name in names)
+    heads = (whole_size(config, "num_attention_heads") or 0) * (whole_size(config, "head_dim") or 0)
+    return layers * hidden * (4 * max(hidden, heads) + 3 * inner) + 2 * words * hidden
 
 
 def _devices(parts: Parts, command: str) -> int | None:

@@ -83,16 +83,20 @@ def settle(parts: Parts) -> Fields:
             "give the config.json that the run saves"
         )
     length, sharded = parts.get("seq_len"), parts.get("_dp") in ("fsdp", "hsdp")
+    replicated = parts.get("_dp") == "ddp" and parts["_dtype"] == "bf16"  # the model is cast (apply_ddp)
     float8 = str(parts.get("_float8")).lower() == "true"
     fields: Fields = {
         **model,
         "devices": devices_of(parts),
         "precision": "fp8" if float8 else parts.get("_autocast") or parts["_dtype"],
+        "states": "bf16" if replicated else "fp32",
         "sharing": "fsdp2" if sharded else "ddp",
         "zero": (2 if parts["pp"] > 1 else 3) if sharded else 0,
         "sequence_parallel": parts["tp"] > 1,
         "recompute": parts.get("_recompute", "none"),
         "ep": _expert_ranks(parts),
+        "schedule": parts["schedule"] if parts["pp"] > 1 else "1f1b",
+        "virtual_stages": _stages(parts),
     }
     for part, field in (("_micro", "micro_batch_size"), ("_global", "global_batch_size")):
         if part in parts and length:
@@ -110,6 +114,13 @@ def settle(parts: Parts) -> Fields:
         why = "shards within a node, whose size the file does not give; all ranks are taken"
         parts.leave_out("train_module.dp_config.name", "hsdp", why, "raises", "either")
     return fields
+
+
+def _stages(parts: Parts) -> int:
+    """Return the stages of a pipeline rank (train_module/transformer/config.py, get_split_points)."""
+    if isinstance(splits := parts.get("_splits"), list):
+        return max(1, (len(splits) + 1) // int(parts["pp"]))
+    return 1 if parts["pp"] == 1 or parts["schedule"] in ("1f1b", "gpipe") else 2
 
 
 def _expert_ranks(parts: Parts) -> int:
@@ -215,7 +226,9 @@ def parts_of(question: Question) -> Fields:
         "_hidden_size": config.get("intermediate_size"),
         "_vocab_size": config.get("vocab_size"),
         "_dp": "fsdp" if question.zero else "ddp",
-        "_dtype": "bf16" if question.precision == "fp8" else question.precision,
+        "_dtype" if question.zero else "_autocast": "bf16"
+        if question.precision == "fp8"
+        else question.precision,
         "_float8": question.precision == "fp8",
         "_experts": question.ep,
         "_recompute": None if question.recompute == "none" else question.recompute,

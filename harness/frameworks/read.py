@@ -376,7 +376,8 @@ def _other(key: str, value: Any, framework: Framework) -> KeyRead:
     value = str(value) if isinstance(value, Unresolved) else value
     of_value = f"{key}={value}"
     spelled = (of_value, of_value.lower(), key)
-    pattern = next((found for one in spelled if (found := matches(one, framework.matters))), None)
+    found = [pattern for one in spelled if (pattern := matches(one, framework.matters))]
+    pattern = max(found, key=len, default=None)
     of_key = [one for one in framework.irrelevant if "=" not in one]
     of_pair = [one for one in framework.irrelevant if "=" in one]
     harmless = matches(of_value.lower(), of_pair) or matches(key, of_key)

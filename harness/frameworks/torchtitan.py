@@ -44,6 +44,8 @@ def prepared(flat: Flat) -> Flat:
 
 def _of_registry(values: dict[str, Any]) -> dict[str, Any]:
     """Return what a function of the registry builds, by the names of the TOML."""
+    if any(key.startswith("generator.") for key in values):  # experiments/rl
+        raise ValueError("it generates and trains on separate devices (RL), which is not read")
     function, module = values.pop("config"), values.pop("_module", "")
     families = sorted((*yaml_tree("torchtitan")["models"], "qwen3_5", "kimi_k2_7"), key=len, reverse=True)
     values["_by_name"] = module not in families

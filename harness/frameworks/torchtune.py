@@ -41,13 +41,13 @@ def settle(parts: Parts) -> Fields:
             else "it names the model's builder"
         )
         raise ValueError(f"model._component_ is missing; {why}")
-    if any(key.startswith("model.fusion_trainable") for key in parts.flat):
-        raise ValueError("its model sees by layers of cross-attention, which are not modelled")
     if any(key.startswith("orchestration.") for key in parts.flat):
         raise ValueError("it generates and trains on separate devices (asynchronous GRPO), which is not read")
     if not any(key.startswith("optimizer") for key in parts.flat):
         why = "it generates, evaluates or quantizes; give the file of a recipe that trains"
         raise ValueError(f"optimizer._component_ is missing: {why}")
+    if ".llama3_2_vision." in parts["_component"]:
+        raise ValueError("its model sees by layers of cross-attention, which are not modelled")
     builder = parts["_component"].rpartition(".")[2]
     shard, replicas = parts["_shard"], parts["_replicas"]
     fields: Fields = {
@@ -73,7 +73,9 @@ def settle(parts: Parts) -> Fields:
         fields["config"] = config
     if builder.removeprefix(prefix).startswith("gemma2"):
         fields["attention"] = "explicit"  # _attention.py: scores with a cap, softmax of them in fp32
-    fields |= _method(parts)
+    if any(key.startswith("compile.") for key in parts.flat):
+        fields["compile"] = bool(parts.flat.get("compile.model", True))
+    fields |= _method(parts, bool(prefix))
     if _is_called("single_device", parts) or "low_cpu_ram" in parts.flat:
         return fields | ONE_DEVICE
     processes = PROCESSES.search(str(parts.get("_comment")))
@@ -112,21 +114,32 @@ def _is_called(recipe: str, parts: Parts) -> bool:
     return any(recipe in str(text) for text in texts)
 
 
-def _method(parts: Parts) -> Fields:
+def _method(parts: Parts, adapters: bool) -> Fields:
     """Return what the recipes of DPO and GRPO train on: pairs of answers, or some generated ones per prompt.
 
     GRPO's update takes all answers to a batch's prompts at once, after passes of the old policy's and of the
-    reference model's log-probabilities.
+    reference model's log-probabilities. With adapters the trained model without them is the reference. What
+    is not packed is padded to the longest of its micro-batch (torchtune/data/_collate.py).
     """
     micro = parts["micro_batch_size"]
+    fields: Fields = {"shorter": "seq_len" in parts and not _is_packed(parts)}
+    if not adapters and any(key.startswith("ref_checkpointer.") for key in parts.flat):
+        fields["reference_weight_B"] = 4 if parts["_dtype"] == "fp32" else 2
     if "rlhf.loss" in str(parts.get("_loss")) or _is_called("_dpo", parts):
-        return {"objective": "dpo", "forward_passes": 1, "micro_batch_size": 2 * micro}
+        return fields | {"objective": "dpo", "forward_passes": 1, "micro_batch_size": 2 * micro}
     if "_samples" not in parts:
-        return {}
-    fields: Fields = {"objective": "grpo", "forward_passes": 2, "rollout": "transformers"}
+        return fields
+    fields |= {"objective": "grpo", "forward_passes": 2, "rollout": "transformers", "shorter": False}
     if "seq_len" in parts and "_generated" in parts:
         fields["seq_len"] = parts["seq_len"] + parts["_generated"]
     return fields | {"micro_batch_size": micro * parts["_samples"]}
+
+
+def _is_packed(parts: Parts) -> bool:
+    """Return whether samples are packed: of the dataset, or of one of several."""
+    several = parts.flat.get("dataset")
+    each = [one for one in several if isinstance(one, dict)] if isinstance(several, list) else []
+    return any(one.get("packed") for one in (*each, {"packed": parts.flat.get("dataset.packed")}, parts.flat))
 
 
 def _adapters(parts: Parts, quantized: bool) -> Adapters:

@@ -191,6 +191,7 @@ def test_a_layout_of_a_file_fits_as_its_words_do_and_is_written_at_its_largest(t
     assert (again.tp, again.zero, again.recompute) == (2, 3, "full")
     assert again.micro_batch_size == found.disk["memory"]["largest_micro_batch"]
     words = "layout=tp:2,zero:3 program=torchtitan recompute=full seq_len=8192 micro_batch_size=2"
+    words += " expandable_segments=true"  # as torchtitan's run_train.sh has them
     assert fitted(tmp_path, f"{LLAMA} devices=16 {words}").lines[0] == found.lines[0]
 
 

@@ -283,6 +283,8 @@ def test_a_script_is_followed_with_its_options_defaults(tmp_path, text, expected
     ("from olmo_core.x import y\nLadder(sizes=[1])\n", "give the config.json that the run saves"),
     ("import torch\ntorch.ones(3)\n", "builds no configuration of a known framework"),
     ("def f() -> Trainer.Config:\n    return f()\n", "which is no configuration"),
+    ("def f() -> RLTrainer.Config:\n    return RLTrainer.Config(model_spec=model_registry('8B'), "
+     "generator=VLLMGenerator.Config(model_dtype='bfloat16'))\n", "generates and trains on separate devices"),
 ])  # fmt: skip
 def test_what_is_no_configuration_is_refused_in_one_line(tmp_path, text, line):
     (tmp_path / "own.py").write_text(text)

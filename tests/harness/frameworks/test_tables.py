@@ -133,6 +133,13 @@ def test_what_is_irrelevant_of_one_value_wins_over_what_matters_of_the_key():
         assert [key.status for key in keys if key.key == "cp_mode"] == [status]
 
 
+def test_the_longest_pattern_that_a_key_matches_names_it():
+    text = "train_module: {rank_microbatch_size: 8}\nmodel: {capacity_factor: 1.05, freeze_params: [a], x: 1}"
+    keys = {key.key: key for key in read_own_text(text, "olmo_core", ".yaml").keys}
+    assert keys["model.capacity_factor"].means == "tokens beyond this many per expert are dropped"
+    assert (keys["model.freeze_params"].memory, keys["model.x"].memory) == ("lowers", "either")
+
+
 LIONS = {  # arXiv 2302.06675, algorithm 2: one moment per parameter
     "lion_32bit": ("sgd_momentum", "none", None),
     "lion_8bit": ("adamw_8bit", "lowers", pytest.approx(0.75, abs=0.01)),
