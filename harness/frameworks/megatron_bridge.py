@@ -79,12 +79,11 @@ def settle(parts: Parts) -> Fields:
     recipe, more = str(parts.get("_recipe") or ""), {}
     if "fp8" in recipe and "subchannel" not in recipe and "fp8_parameters" not in parts:
         more["fp8_parameters"] = True  # fp8_param_gather of these, in training/mixed_precision.py
-    sharded, name = parts.get("_distributed"), str(parts["_optimizer"])
-    parts["_optimizer"] = name.removeprefix("dist_")  # dist_muon shards its states by whole layers
-    parts["_distributed"] = name != parts["_optimizer"] or sharded is None or flag_of("zero", sharded)
+    sharded = parts.get("_distributed")
+    parts["_distributed"] = sharded is None or flag_of("zero", sharded)
     parts.setdefault("_bias", str(parts.get("_norm")).lower() != "rmsnorm")  # as its models have it
     model = with_recipes_model(parts, "megatron_bridge")
-    return megatron.settle(parts) | more | model | {"adapters": adapters(parts)}
+    return megatron.settled(parts) | more | model | {"adapters": adapters(parts)}
 
 
 def precise(parts: Parts) -> None:

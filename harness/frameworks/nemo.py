@@ -154,7 +154,7 @@ def settle(parts: Parts) -> Fields:
     parts["model_name"] = str(name)
     model = with_recipes_model(parts, "nemo")
     parts.setdefault("_wide_grads", True)  # NeMo 2's default, in fp16, too; NeMo 1's differs by optimizer
-    return megatron.settle(parts) | {"adapters": adapters(parts), "model_name": str(name)} | model
+    return megatron.settled(parts) | {"adapters": adapters(parts), "model_name": str(name)} | model
 
 
 def _model(parts: Parts) -> None:
