@@ -11,11 +11,12 @@ from typing import Any
 
 from harness.frameworks import megatron
 from harness.frameworks.recipes import adapters, bridge_recipe, with_recipes_model
-from harness.frameworks.table import Fields, Flat, Parts, flag_of, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, flag_of, matches, yaml_tree
 from harness.frameworks.words import filled
 from harness.question import Question
 
 TABLE = yaml_tree("megatron_bridge")
+RECIPES = yaml_tree("recipes")
 
 SECTIONS = ("model", "train", "ddp", "dist", "optimizer", "comm_overlap", "mixed_precision")
 """Whose keys are Megatron-LM's arguments."""
@@ -48,6 +49,7 @@ def prepared(flat: Flat) -> Flat:
     if any(values.get(key) for key in DEVICES) or any(key in values for key in LAYOUT):
         recipe.pop("world_size", None)
     real_tokens = values.get("tokenizer.tokenizer_model") or "vocab_size" in recipe
+    real_tokens = real_tokens or matches(named, RECIPES["own_tokenizers"].split())
     if "pretrain" in named and not real_tokens:
         recipe["tokenizer.vocab_size"] = 32000
     return {**recipe, **values}
@@ -81,6 +83,10 @@ def settle(parts: Parts) -> Fields:
         more["fp8_parameters"] = True  # fp8_param_gather of these, in training/mixed_precision.py
     sharded = parts.get("_distributed")
     parts["_distributed"] = sharded is None or flag_of("zero", sharded)
+    if matches(_recipe_name(parts.flat), RECIPES["late"].split()) and not parts.flat.get(
+        "overlap_grad_reduce"
+    ):
+        megatron.reduced_late(parts)
     parts.setdefault("_bias", str(parts.get("_norm")).lower() != "rmsnorm")  # as its models have it
     model = with_recipes_model(parts, "megatron_bridge")
     return megatron.settled(parts) | more | model | {"adapters": adapters(parts)}
