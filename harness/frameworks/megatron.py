@@ -333,6 +333,10 @@ def _states(parts: Parts, precision: str) -> Fields:
     narrow = parts.get("_narrow_grads") or parts.get("_wide_grads") is False or parts.get("_grads") == "bf16"
     if parts.get("_fsdp"):  # which looks at its own key alone, by default the type of the parameters
         narrow = precision != "fp32" and parts.get("_fsdp_grads", "bf16") == "bf16"
+        sent = str(parts.get("_fsdp_sent", "auto")).removeprefix("torch.")
+        if sent not in ("auto", *(("bf16", "bfloat16") if narrow else ("fp32", "float32"))):
+            why = "gradients are sent in another type than they are summed in, from buffers of their own"
+            parts.leave_out("megatron_fsdp_grad_comm_dtype", sent, why, "raises")
     wide = parts.get("_masters", "fp32") == "fp32" and precision not in ("fp16", "fp32")
     remainders = bool(parts.get("_aware")) and wide
     return {"gradients": "bf16" if narrow else "fp32", "master_remainders": remainders}

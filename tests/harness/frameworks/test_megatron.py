@@ -185,6 +185,11 @@ def test_the_tower_a_frozen_model_and_generation_are_named_with_their_direction(
             {"no_bias_swiglu_fusion": "raises", "no_rope_fusion": "none"},
         ),
         ("--use-distributed-optimizer", {"overlap_param_gather": "none"}),
+        ("--use-megatron-fsdp --megatron-fsdp-grad-comm-dtype bf16", {}),
+        (
+            "--use-megatron-fsdp --megatron-fsdp-grad-comm-dtype fp32",
+            {"megatron_fsdp_grad_comm_dtype": "raises"},
+        ),
         ("--seq-length 32768", {"create_attention_mask_in_dataloader": "raises"}),
         ("--seq-length 32768 --no-create-attention-mask-in-dataloader", {}),
         ("--exp-avg-dtype fp32 --cp-comm-type p2p --optimizer-offload-fraction 1.0", {}),
