@@ -10,7 +10,7 @@ import math
 import re
 
 from harness.frameworks.architectures import EXPERTS
-from harness.frameworks.megatron_model import model_config, model_parts
+from harness.frameworks.megatron_model import layers_of_pattern, model_config, model_parts
 from harness.frameworks.models import model_of
 from harness.frameworks.table import Fields, Flat, Parts, is_off, kind_of, number_of, yaml_tree
 from harness.frameworks.words import devices_of, optimizer_of
@@ -53,10 +53,46 @@ def spelled(flat: Flat) -> Flat:
 
 def settle(parts: Parts) -> Fields:
     """Return fields of Question; raises ValueError for what is no language model in training."""
+    fields = settled(parts)
+    _switched_off(parts, fields)
+    return fields
+
+
+def settled(parts: Parts) -> Fields:
+    """Return fields of Question, of Megatron Bridge and NeMo, too; raises ValueError as `settle` does."""
     _refuse_other(parts.flat)
     if _precision(parts) == "fp16" and not parts.get("_accumulated"):
         parts.setdefault("_wide_grads", False)  # megatron/training/arguments.py: the default of bf16 alone
     return fields_of(parts)
+
+
+def reduced_late(parts: Parts, key: str = "overlap_grad_reduce") -> None:
+    """Name that gradients are reduced without overlap."""
+    why = "gradients are reduced after the backward pass; they are predicted to be so within it"
+    parts.leave_out(key, None, why, "none", "raises", field="sharing")
+
+
+MASK_B = 5e8
+"""Bytes of a mask that are named: below them it is a hundredth of a device's memory at most."""
+
+
+def _switched_off(parts: Parts, fields: Fields) -> None:
+    """Name what an argument that is not given leaves off, where the answer has it on.
+
+    (training/arguments.py; core/utils.py, get_batch_on_this_tp_rank: the mask has sequence² bytes)
+    """
+    ours = fields["sharing"] == "megatron"
+    if ours and not parts.flat.get("overlap_grad_reduce"):
+        reduced_late(parts)
+    elif ours and fields["zero"] == 1 and not parts.flat.get("overlap_param_gather"):
+        why = "parameters are gathered before the forward pass; they are predicted to be so within it"
+        parts.leave_out("overlap_param_gather", None, why, "none", "raises", field="sharing")
+    if (parts.get("_fp8") or parts.get("_fp4")) and not (parts["_bf16"] or parts["_fp16"]):
+        parts.leave_out("bf16", None, "all but products is in fp32; bf16 is taken", "raises", "raises")
+    mask_B = parts["micro_batch_size"] * (parts.get("seq_len") or 0) ** 2
+    if mask_B > MASK_B and not parts.flat.get("no_create_attention_mask_in_dataloader"):
+        why = "the data come with a mask of every token and every other"
+        parts.leave_out("create_attention_mask_in_dataloader", None, why, "raises", "raises", most_B=mask_B)
 
 
 def fields_of(parts: Parts) -> Fields:
@@ -73,14 +109,15 @@ def fields_of(parts: Parts) -> Fields:
         "deferred_head_gradients": (parts.get("_deferral") or 0) if parts.get("_deferred") else None,
         **_recompute(parts, stages),
         **_experts(parts),
-        "attention": _attention(parts),
+        "attention": _attention(parts, precision),
         "config": model_config(parts),
         "devices": devices_of(parts),
         "offload": tuple(name for name, on in on_host.items() if on),
         **_states(parts, precision),
     }
     if "_optimizer" in parts:
-        fields["optimizer"] = optimizer_of("optimizer", parts["_optimizer"], parts)
+        name = str(parts["_optimizer"]).removeprefix("dist_")  # dist_muon shards its states by whole layers
+        fields["optimizer"] = optimizer_of("optimizer", name, parts)
     if "_schedule" in parts:
         fields |= _scheduled(parts)
     return fields | {"model_source": "sizes in the file" if fields["config"] else ""}
@@ -96,8 +133,7 @@ def core_fields(parts: Parts) -> Fields:
 def name_late_reduction(key: str, devices: int | None, parts: Parts) -> None:
     """Name gradients that are reduced after the backward pass, where no key overlaps them with it."""
     if is_off(parts.flat.get(key)) and devices != parts["tp"] * parts["pp"]:  # else no other rank has them
-        why = "gradients are reduced after the backward pass; they are predicted to be reduced within it"
-        parts.leave_out(key, None, why, "none", "raises")
+        reduced_late(parts, key)
 
 
 STAGE = re.compile(r"(\d+\.?\d*)([KMBT]?):([1-9]\d*\.?\d*)([KMBT]?)", re.IGNORECASE)
@@ -162,7 +198,8 @@ def _refuse_other(flat: Flat) -> None:
 
 
 def _sharing(parts: Parts) -> Fields:
-    fields: Fields = {"sharing": "megatron", "zero": 1 if parts["_distributed"] else 0}
+    sharded = parts["_distributed"] or str(parts.get("_optimizer")).startswith("dist_")
+    fields: Fields = {"sharing": "megatron", "zero": 1 if sharded else 0}
     if parts.get("_fsdp"):
         fields["zero"] = parts["_strategy"]
     if parts.get("_torch_fsdp2"):
@@ -175,11 +212,14 @@ def _sharing(parts: Parts) -> Fields:
     return fields
 
 
-def _attention(parts: Parts) -> str:
-    """Return attention's kernel: "auto" of Transformer Engine is its own fused one."""
+def _attention(parts: Parts, precision: str) -> str:
+    """Return attention's kernel: "auto" of Transformer Engine is its own fused one, but in fp32.
+
+    (transformer_engine/pytorch/attention/dot_product_attention/utils.py, get_attention_backend)
+    """
     backend = parts["_backend"]
     local = parts["_impl"] == "local" and backend == "auto" and not parts.get("_flash")
-    if local or backend in ("unfused", "local"):
+    if local or precision == "fp32" or backend in ("unfused", "local"):
         rates = (parts.get("_dropout") or 0, parts.get("_attention_dropout") or 0)
         if bool(rates[0]) != bool(rates[1]):
             why = (
@@ -193,13 +233,13 @@ def _attention(parts: Parts) -> str:
 
 def _stages(parts: Parts) -> tuple[tuple[int, ...], int]:
     """Return every stage's layers, () where all are alike, and the stages per pipeline rank."""
-    layout = parts.get("_layout")
-    if layout:
-        layers = layers_of_layout(str(layout))
+    layout, pattern = parts.get("_layout"), str(parts.get("_pattern") or "")
+    if layout or "|" in pattern.partition("/")[0]:
+        layers = layers_of_layout(str(layout)) if layout else layers_of_pattern(pattern)
         if len(layers) % parts["pp"]:
+            name = "pipeline_model_parallel_layout" if layout else "hybrid_layer_pattern"
             raise ValueError(
-                f"pipeline_model_parallel_layout has {len(layers)} stages, no multiple of "
-                f"pipeline_model_parallel_size {parts['pp']}"
+                f"{name} has {len(layers)} stages, no multiple of pipeline_model_parallel_size {parts['pp']}"
             )
         return layers if parts["pp"] > 1 else (), len(layers) // parts["pp"]
     stages = _virtual_stages(parts)
@@ -305,6 +345,12 @@ def _precision(parts: Parts) -> str:
 def _states(parts: Parts, precision: str) -> Fields:
     """Return in what gradients are summed, and what is kept of masters (core/optimizer)."""
     narrow = parts.get("_narrow_grads") or parts.get("_wide_grads") is False or parts.get("_grads") == "bf16"
+    if parts.get("_fsdp"):  # which looks at its own key alone, by default the type of the parameters
+        narrow = precision != "fp32" and parts.get("_fsdp_grads", "bf16") == "bf16"
+        sent = str(parts.get("_fsdp_sent", "auto")).removeprefix("torch.")
+        if sent not in ("auto", *(("bf16", "bfloat16") if narrow else ("fp32", "float32"))):
+            why = "gradients are sent in another type than they are summed in, from buffers of their own"
+            parts.leave_out("megatron_fsdp_grad_comm_dtype", sent, why, "raises")
     wide = parts.get("_masters", "fp32") == "fp32" and precision not in ("fp16", "fp32")
     remainders = bool(parts.get("_aware")) and wide
     return {"gradients": "bf16" if narrow else "fp32", "master_remainders": remainders}
@@ -314,7 +360,7 @@ def _recompute(parts: Parts, stages: int) -> Fields:
     """Return what is recomputed, and the modules that "selective" names."""
     granularity, method = parts.get("_granularity"), parts.get("_method")
     units = parts.get("_recompute_layers")
-    if parts.get("_recompute_activations"):
+    if parts.get("_recompute_activations") or parts.get("_moe_recompute"):
         granularity = "selective"
     if parts.get("_checkpoint_activations") or (granularity is None and method):
         granularity = "full"
@@ -327,10 +373,10 @@ def _recompute(parts: Parts, stages: int) -> Fields:
         parts.leave_out("recompute_num_layers", units, why)
     if granularity != "selective":
         return {"recompute": granularity or "none"}
-    modules = parts.get("_modules") or ()
+    modules = parts.get("_modules") or "core_attn"
     names = modules.strip("[]").replace(",", " ").split() if isinstance(modules, str) else modules
-    named = tuple(map(str, names)) if list(names) != ["core_attn"] else ()
-    return {"recompute": "selective", "recompute_modules": named}
+    named = {str(name): True for name in names} | ({"moe": True} if parts.get("_moe_recompute") else {})
+    return {"recompute": "selective", "recompute_modules": tuple(named) if [*named] != ["core_attn"] else ()}
 
 
 DISPATCHERS = {"alltoall": "alltoall", "allgather": "allgather", "flex": "deepep"}
@@ -399,6 +445,7 @@ def parts_of(question: Question) -> Fields:
         "_capacity": question.capacity_factor,
         **_balance_parts(question),
         "_narrow_grads": (question.gradients == "bf16" and question.precision != "fp16") or None,
+        "_fsdp_grads": question.gradients if question.zero > 1 and question.sharing != "fsdp2" else None,
         "_accumulated": (question.gradients == "fp32" and question.precision == "fp16") or None,
         "_aware": question.master_remainders or None,
         **_sharing_parts(question),

@@ -11,11 +11,12 @@ from typing import Any
 
 from harness.frameworks import megatron
 from harness.frameworks.recipes import adapters, bridge_recipe, with_recipes_model
-from harness.frameworks.table import Fields, Flat, Parts, flag_of, yaml_tree
+from harness.frameworks.table import Fields, Flat, Parts, flag_of, matches, yaml_tree
 from harness.frameworks.words import filled
 from harness.question import Question
 
 TABLE = yaml_tree("megatron_bridge")
+RECIPES = yaml_tree("recipes")
 
 SECTIONS = ("model", "train", "ddp", "dist", "optimizer", "comm_overlap", "mixed_precision")
 """Whose keys are Megatron-LM's arguments."""
@@ -48,6 +49,7 @@ def prepared(flat: Flat) -> Flat:
     if any(values.get(key) for key in DEVICES) or any(key in values for key in LAYOUT):
         recipe.pop("world_size", None)
     real_tokens = values.get("tokenizer.tokenizer_model") or "vocab_size" in recipe
+    real_tokens = real_tokens or matches(named, RECIPES["own_tokenizers"].split())
     if "pretrain" in named and not real_tokens:
         recipe["tokenizer.vocab_size"] = 32000
     return {**recipe, **values}
@@ -79,12 +81,15 @@ def settle(parts: Parts) -> Fields:
     recipe, more = str(parts.get("_recipe") or ""), {}
     if "fp8" in recipe and "subchannel" not in recipe and "fp8_parameters" not in parts:
         more["fp8_parameters"] = True  # fp8_param_gather of these, in training/mixed_precision.py
-    sharded, name = parts.get("_distributed"), str(parts["_optimizer"])
-    parts["_optimizer"] = name.removeprefix("dist_")  # dist_muon shards its states by whole layers
-    parts["_distributed"] = name != parts["_optimizer"] or sharded is None or flag_of("zero", sharded)
+    sharded = parts.get("_distributed")
+    parts["_distributed"] = sharded is None or flag_of("zero", sharded)
+    if matches(_recipe_name(parts.flat), RECIPES["late"].split()) and not parts.flat.get(
+        "overlap_grad_reduce"
+    ):
+        megatron.reduced_late(parts)
     parts.setdefault("_bias", str(parts.get("_norm")).lower() != "rmsnorm")  # as its models have it
     model = with_recipes_model(parts, "megatron_bridge")
-    return megatron.settle(parts) | more | model | {"adapters": adapters(parts)}
+    return megatron.settled(parts) | more | model | {"adapters": adapters(parts)}
 
 
 def precise(parts: Parts) -> None:

@@ -42,9 +42,11 @@ STATE_B = 18
 
 def model_config(parts: Parts) -> dict[str, Any] | None:
     """Return the Hugging Face config of the model's sizes; None where the file has none."""
-    blocks = _blocks(str(parts["_pattern"])) if parts.get("_pattern") else ""
-    if blocks:  # training/arguments.py: then num_layers is not looked at
+    pattern = str(parts.get("_pattern") or "")
+    blocks = _blocks(pattern)
+    if blocks:  # training/arguments.py: then num_layers and mtp_num_layers are not looked at
         parts["_num_hidden_layers"] = len(blocks)
+        parts["_next_layers"] = pattern.count("/") or parts.get("_next_layers")
     names = {"num_layers": "_num_hidden_layers", "hidden_size": "_hidden_size"}
     names["num_attention_heads"] = "_num_attention_heads"
     missing = [key for key, part in names.items() if part not in parts]
@@ -62,7 +64,7 @@ def model_config(parts: Parts) -> dict[str, Any] | None:
         gated=any(parts.get(name) for name in ("_gated", "_swiglu", "_geglu")),
         intermediate_size=width or 4 * hidden,
         head_dim=None if parts.get("_latent") else parts.get("_head_dim"),
-        num_key_value_heads=parts.get("_num_key_value_heads") if parts.get("_gqa", True) else None,
+        num_key_value_heads=_groups(parts),
         vocab_size=_vocabulary(parts),
         rms_norm=str(parts.get("_norm", "LayerNorm")).lower() == "rmsnorm",
         learned_positions=learned and not parts.get("_rope"),
@@ -74,6 +76,16 @@ def model_config(parts: Parts) -> dict[str, Any] | None:
     return config_of(sizes) if has_architecture(sizes) else sizes_alone(sizes)
 
 
+def _groups(parts: Parts) -> int | None:
+    """Return the key-value heads; without num_query_groups the switch makes all heads share one.
+
+    (core/transformer/transformer_config.py, num_query_groups: its default as an argument)
+    """
+    if not parts.get("_gqa", True):
+        return None
+    return parts.get("_num_key_value_heads") or (1 if parts.get("_gqa") else None)
+
+
 BLOCKS = "M*-E"
 """Layers of a pattern: Mamba-2, attention, an MLP, experts (core/ssm/mamba_hybrid_layer_allocation.py)."""
 
@@ -81,12 +93,17 @@ BLOCKS = "M*-E"
 def _blocks(pattern: str) -> str:
     """Return a pattern's layers, without the ends of pipeline stages; raises ValueError for other kinds.
 
-    What follows "/" are layers of multi-token prediction, which mtp_num_layers counts.
+    Each "/" begins a layer of multi-token prediction.
     """
     blocks = pattern.strip("\"'").partition("/")[0].replace("|", "")
     if other := sorted(set(blocks) - set(BLOCKS)):
         raise ValueError(f"hybrid_layer_pattern has {other[0]}; layers are modelled of the kinds {BLOCKS}")
     return blocks
+
+
+def layers_of_pattern(pattern: str) -> tuple[int, ...]:
+    """Return the layers of every pipeline stage of a pattern, whose ends "|" are."""
+    return tuple(map(len, pattern.strip("\"'").partition("/")[0].split("|")))
 
 
 def _hybrid_sizes(blocks: str, parts: Parts) -> dict[str, Any]:

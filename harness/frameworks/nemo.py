@@ -136,6 +136,11 @@ def settle(parts: Parts) -> Fields:
         raise ValueError(
             f"a file of {kind} ({key[:60]}): decoders of text alone have layouts that are modelled"
         )
+    tests, trains = (any(f"data.{one}_ds." in key for key in parts.flat) for one in ("test", "train"))
+    if tests and not trains:
+        raise ValueError(
+            "model.data.test_ds without train_ds: it generates text or evaluates, and trains nothing"
+        )
     _model(parts)
     amp = str(parts.get("_amp", "")).lower()
     megatron_bridge.precise(parts)
@@ -154,7 +159,7 @@ def settle(parts: Parts) -> Fields:
     parts["model_name"] = str(name)
     model = with_recipes_model(parts, "nemo")
     parts.setdefault("_wide_grads", True)  # NeMo 2's default, in fp16, too; NeMo 1's differs by optimizer
-    return megatron.settle(parts) | {"adapters": adapters(parts), "model_name": str(name)} | model
+    return megatron.settled(parts) | {"adapters": adapters(parts), "model_name": str(name)} | model
 
 
 def _model(parts: Parts) -> None:

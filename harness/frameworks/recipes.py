@@ -92,11 +92,14 @@ def nemo_recipe(name: str, task: str, arguments: Mapping[str, Any]) -> dict[str,
     if of not in tasks:
         raise ValueError(f"NeMo's {name} has no recipe of {of}; it has {', '.join(tasks)}")
     usual, _, faster = tasks[of].partition("+")
-    words = usual + (faster if str(arguments.get("performance_mode", False)).lower() == "true" else "")
+    performance = str(arguments.get("performance_mode", False)).lower()
+    words = usual + (faster if performance == "true" else "")
     known = tree["arguments"]
     given = {known[key]: value for key, value in arguments.items() if key in known and value is not None}
     dora = {"peft.dora": True} if scheme == "dora" and of == "lora" else {}
     mock = {"tokenizer.vocab_size": 50257} if of == "pretrain" and matches(name, tree["mock"].split()) else {}
+    packed = of == "pretrain" or str(arguments.get("packed_sequence", performance)).lower() == "true"
+    mock |= {} if packed else {"dataset.unpacked": True}  # recipes/finetune_default.py
     usual_keys = {"devices": 8, "num_nodes": 1, "cross_entropy_loss_fusion": True, "moe_grouped_gemm": True}
     return {"hf_path": model, **usual_keys, **mock, **values_of(words), **dora, **given}
 

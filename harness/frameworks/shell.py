@@ -70,8 +70,8 @@ TRL = re.compile(
 KEY = re.compile(r"[A-Za-z]\w*=")
 """A key without a section, after a file of which it replaces a value."""
 
-MEGATRONS = re.compile(r"(?:pretrain_|train_rl)\w*\.py\Z")
-"""Megatron-LM's scripts, which are named by what they train."""
+MEGATRONS = re.compile(r"(?:(?:pretrain_|train_rl)\w*|\w*(?:text_generation|inference)\w*)\.py\Z")
+"""Megatron-LM's scripts, which are named by what they train, or of what trains nothing."""
 
 EXPANDABLE = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF=[\"']?\S*expandable_segments:True")
 NESTED = re.compile(r"\.py\s.*--[A-Za-z]", re.DOTALL)

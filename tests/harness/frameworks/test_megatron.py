@@ -15,6 +15,7 @@ from suites.training.of_question import shape_of, subject_of
 DATA = Path(__file__).parents[2] / "data"
 PUBLISHED = yaml.safe_load((DATA / "megatron_peaks.yaml").read_text())
 SMALL = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 2 --seq-length 1024 "
+SMALL += "--overlap-grad-reduce "
 GPT = f"{SMALL}--max-position-embeddings 1024 --global-batch-size 32 --bf16 --vocab-size 1024 "
 FULL = "--recompute-granularity full"
 EXPERTS = f"{GPT}--num-experts 8 --moe-router-topk 2 "
@@ -26,6 +27,17 @@ EXPERTS = f"{GPT}--num-experts 8 --moe-router-topk 2 "
     (f"{GPT}--disable-bias-linear --add-qkv-bias", {"mlp_bias": False, "qkv_bias": True}),
     (f"{GPT}--normalization RMSNorm --squared-relu", {"gated": False, "layer_norm": False}),
     (f"{GPT}--group-query-attention --num-query-groups 2", {"num_key_value_heads": 2}),
+    (f"{GPT}--group-query-attention", {"num_key_value_heads": 1}),
+    (f"{GPT}--num-experts 0", {"num_experts": 0}),
+    (f"{SMALL}--vocab-size 1024", {"precision": "fp32", "attention": "explicit"}),
+    (f"{GPT}--optimizer dist_muon", {"optimizer": "muon", "zero": 1}),
+    (f"{GPT}--hybrid-layer-pattern M-|M*/*-/*- --pipeline-model-parallel-size 2",
+     {"layers_of_stages": (2, 2), "virtual_stages": 1, "num_nextn_predict_layers": 2}),
+    (f"{GPT}--hybrid-layer-pattern M-|M|M-*|* --pipeline-model-parallel-size 2",
+     {"layers_of_stages": (2, 1, 3, 1), "virtual_stages": 2}),
+    (f"{EXPERTS}--moe-layer-recompute", {"recompute_modules": ("core_attn", "moe")}),
+    (f"{GPT}--use-megatron-fsdp", {"gradients": "bf16"}),
+    (f"{GPT}--use-megatron-fsdp --megatron-fsdp-main-grads-dtype fp32", {"gradients": "fp32"}),
     (f"{GPT}--multi-latent-attention --kv-lora-rank 64", {"kv_lora_rank": 64, "layer_norm": True}),
     (f"{GPT}--mtp-num-layers 1 --position-embedding-type rope", {"num_nextn_predict_layers": 1}),
     (f"{SMALL}--merge-file m.txt --tensor-model-parallel-size 2", {"vocab_size": 50432}),
@@ -77,6 +89,12 @@ def test_an_argument_is_passed_on(text, expected):
     (f"{GPT}--encoder-num-layers 8 --decoder-num-layers 8", "an encoder and a decoder"),
     (f"python convert_model.py {SMALL}--algorithm eagle3\npython finetune.py {GPT}", "eagle3: it is a draft"),
     (f"{SMALL}--num-tokens-to-generate 8", "generates text and trains nothing"),
+    (f"torchrun tools/run_text_generation_server.py {SMALL}", "generation of text or an evaluation"),
+    (f"python -m examples.inference.offline_inference {SMALL}", "generation of text or an evaluation"),
+    (f"torchrun tasks/main.py --task LAMBADA {SMALL}", "generation of text or an evaluation"),
+    (f"torchrun pretrain_gpt.py --skip-train {GPT}", "generation of text or an evaluation"),
+    (f"torchrun examples/mimo/train.py --model-provider llava_vlm {GPT}", "a model of examples/mimo"),
+    (f"{GPT}--hybrid-layer-pattern M|M|* --pipeline-model-parallel-size 2", "layer_pattern has 3 stages"),
     (f"{EXPERTS}--moe-layer-freq [1]*7", "has 7 layers, num_layers is 8"),
     (f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et*8x", "it has E, t, m, L"),
     (f"{GPT}--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout E|t*8|L", "no multiple of"),
@@ -162,6 +180,19 @@ def test_the_tower_a_frozen_model_and_generation_are_named_with_their_direction(
         ("--tokenizer-type MultimodalTokenizer", {"tokenizer_type": "raises"}),
         ("--grpo-group-size 4", {"grpo_group_size": "either"}),
         (f"{FULL} --recompute-method block --recompute-num-layers 8", {}),
+        (
+            "--swiglu --no-bias-swiglu-fusion --no-rope-fusion",
+            {"no_bias_swiglu_fusion": "raises", "no_rope_fusion": "none"},
+        ),
+        ("--use-distributed-optimizer", {"overlap_param_gather": "none"}),
+        ("--use-megatron-fsdp --megatron-fsdp-grad-comm-dtype bf16", {}),
+        (
+            "--use-megatron-fsdp --megatron-fsdp-grad-comm-dtype fp32",
+            {"megatron_fsdp_grad_comm_dtype": "raises"},
+        ),
+        ("--seq-length 32768", {"create_attention_mask_in_dataloader": "raises"}),
+        ("--seq-length 32768 --no-create-attention-mask-in-dataloader", {}),
+        ("--exp-avg-dtype fp32 --cp-comm-type p2p --optimizer-offload-fraction 1.0", {}),
         (f"{FULL} --recompute-method block --recompute-num-layers 7", {"recompute_method": "raises"}),
     ):
         keys = read_own_text(f"{GPT}{words}").keys

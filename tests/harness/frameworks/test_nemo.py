@@ -99,4 +99,28 @@ def test_of_a_recipe_of_a_model_that_sees_the_language_model_is_answered_and_its
     assert (question.model_name, question.tp, question.devices) == ("Qwen/Qwen2.5-VL-7B-Instruct", 2, 2)
     assert (question.seq_len, question.micro_batch_size, question.global_batch_size) == (4096, 2, 32)
     named = {one.key: one.memory for one in question.keys if one.status == "not modelled"}
-    assert named == {"vision_config": "raises", "dataset.unpacked": "lowers"}
+    assert named == {"vision_config": "raises", "dataset.unpacked": "lowers", "overlap_grad_reduce": "none"}
+
+
+OWN = {"tokenizer.vocab_size"}
+LATE, UNPACKED = {"overlap_grad_reduce"}, {"dataset.unpacked"}
+DEFAULTS = [
+    ("qwen3_8b_pretrain_config", set()),
+    ("olmoe_7b_pretrain_config", OWN),
+    ("qwen25_7b_pretrain_config", OWN | LATE),
+    ("llama31_405b_sft_config", set()),
+    ("llama3_70b_sft_config", LATE),
+    ("qwen3_32b_peft_config", LATE),
+    ("qwen3_30b_a3b_sft_config", set()),
+    ("nemo llm finetune --factory qwen2_7b", UNPACKED),
+    ("nemo llm finetune --factory 'qwen2_7b(packed_sequence=True)'", set()),
+    ("nemo llm finetune --factory 'llama3_8b(performance_mode=True)'", set()),
+]
+
+
+@pytest.mark.parametrize(("text", "named"), DEFAULTS)
+def test_what_the_code_of_recipes_leaves_as_it_is_by_default_is_named(text, named):
+    """Whose tokenizer, whether data are packed, when gradients are reduced (recipes/common.py of both)."""
+    question = read_own_text(text, suffix=".sh") if " " in text else read_own_file(text)
+    found = {one.key for one in question.keys if one.status == "not modelled"}
+    assert found & (OWN | LATE | UNPACKED) == named
