@@ -139,10 +139,9 @@ def run(
     cells = {cell.id: cell for group in waiting for cell in group.cells}
     drafts: dict[str, _Draft] = {}
     skip = SkipRules(size_fields, unavailable)
-    for group in groups:
-        for cell in group.cells:
-            if cell.id in store.records and cell.id not in cells:
-                skip.note(store.records[cell.id])
+    for cell in (cell for group in groups for cell in group.cells):
+        if cell.id in store.records and cell.id not in cells:
+            skip.note(store.records[cell.id])
     passed_over: list[CellEvent] = []
     with (
         _Signals() as signals,

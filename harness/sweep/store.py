@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from harness.records import SCHEMA, Record, Status, record_from_json, record_to_json
@@ -72,9 +71,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -120,14 +117,12 @@ class Store:
                 break
             except BlockingIOError as error:
                 if attempt == LOCK_ATTEMPTS - 1:
-                    pid = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
                     raise StoreError(
-                        f"another sweep (pid {pid}) is writing into {self.folder}; "
+                        f"another sweep (pid {_signed(self._lock)}) is writing into {self.folder}; "
                         "wait for it or choose another with out=..."
                     ) from error
                 time.sleep(LOCK_WAIT_S)
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        _sign(self._lock)
 
     def _repair(self) -> dict[str, Record]:
         """Return the valid records; move other lines to `records.torn`.
@@ -141,20 +136,15 @@ class Store:
         if broken:
             numbers = ", ".join(str(number) for number in broken)
             logger.warning("%s: moved invalid records to %s: line %s", path, TORN, numbers)
-        aside, lines = set(broken), list(_lines(path))
-        torn = [line for number, line in enumerate(lines, 1) if number in aside]
-        kept = [line for number, line in enumerate(lines, 1) if number not in aside]
-        self._set_aside(torn)
-        replace_file(path, b"".join(line + b"\n" for line in kept))
+        lines = [line + b"\n" for line in _lines(path)]
+        if broken:
+            with open(self.folder / TORN, "ab") as torn:
+                torn.writelines(lines[number - 1] for number in broken)
+                torn.flush()
+                os.fsync(torn.fileno())
+        aside = set(broken)
+        replace_file(path, b"".join(line for number, line in enumerate(lines, 1) if number not in aside))
         return records
-
-    def _set_aside(self, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        with open(self.folder / TORN, "ab") as torn:
-            torn.writelines(line + b"\n" for line in lines)
-            torn.flush()
-            os.fsync(torn.fileno())
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -195,13 +185,12 @@ def _parse(path: Path) -> tuple[dict[str, Record], list[int]]:
             except (LookupError, TypeError, ValueError, RecursionError):
                 broken.append(number)
                 continue
-            if isinstance(record, Record):
-                records[record.cell.id] = record
-            else:
+            if not isinstance(record, Record):
                 raise OtherSchemaError(
                     f"{path}, line {number}: a record of schema version {record!r}, not {SCHEMA} as here; "
                     "use the version of the harness that wrote it, or another folder"
                 )
+            records[record.cell.id] = record
     return records, broken
 
 
@@ -230,7 +219,7 @@ def _is_ended(path: Path) -> bool:
         return True
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+        return file.read() == b"\n"
 
 
 def copy_run(source: Path, out: Path) -> None:
@@ -282,7 +271,6 @@ def _no_collection() -> Iterator[None]:
 TURN = ".turn"
 """The file whose lock a process has from its sweep to the end of its report."""
 
-
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """What the system says of a file system without locks, such as Lustre mounted without them."""
 
@@ -322,24 +310,27 @@ def _locked(folder: Path) -> int:
         with ExitStack() as unless_locked:
             unless_locked.callback(os.close, file)
             _wait_for(folder, file)
-            if _is_there(folder / TURN, file):
-                unless_locked.pop_all()
-                os.ftruncate(file, 0)
-                os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
-                return file
+            with suppress(FileNotFoundError):
+                if (folder / TURN).stat().st_ino == os.fstat(file).st_ino:
+                    unless_locked.pop_all()
+                    _sign(file)
+                    return file
 
 
 def _wait_for(folder: Path, file: int) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        pid = os.pread(file, 20, 0).decode("ascii", "replace").strip() or "unknown"
-        logger.warning("%s: waiting for another process (pid %s), which writes there", folder, pid)
+        logger.warning("%s: waiting for another process (pid %s), which writes there", folder, _signed(file))
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def _is_there(path: Path, file: int) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(file).st_ino
-    except FileNotFoundError:
-        return False
+def _sign(lock: int) -> None:
+    """Write this process's number into a lock's file."""
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _signed(lock: int) -> str:
+    """Return the number of the process that has a lock."""
+    return os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"

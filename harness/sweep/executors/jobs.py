@@ -44,9 +44,7 @@ class EarlierJobs:
             if spec is None:
                 job_folder.remove()
                 continue
-            job = SubmittedJob(job_folder, spec)
-            job.claim = job_folder.claimed()
-            found.append(job)
+            found.append(SubmittedJob(job_folder, spec))
         known = ends(found)
         cancelled = []
         for job in found:
@@ -384,8 +382,6 @@ class JobsExecutor:
 
     def _cancel(self, jobs: Sequence[SubmittedJob]) -> None:
         """Cancel jobs, wait until they have ended, and remove their folders."""
-        if not jobs:
-            return
         for job in jobs:
             _forbid(job)
         self._end_jobs([job.name for job in jobs])

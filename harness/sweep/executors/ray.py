@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from harness.config.code_fingerprint import ROOT
 from harness.config.schema import RaySchema
 from harness.instruments.distributed.ray_session import NAMESPACE, RayError, RaySession
 from harness.records import Status
@@ -19,7 +20,6 @@ from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import JobEnd, JobFolder
 from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
 
-ROOT = Path(__file__).parents[3]
 OUT_OF_MEMORY = "running low on memory"
 """Text in Ray's report on a worker that it ended for memory."""
 
