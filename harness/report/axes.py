@@ -1,9 +1,7 @@
 """Choose ticks of an axis and write them as engineers read them: `48 MB`, `250 ms`, `7B`, `1.5×`.
 
-Finish the SVG of matplotlib: tool-tips, links to records, and colours that a style sheet can turn.
-
-Text stays text. Colours are written in light, as attributes; a style sheet of one rule per colour replaces
-them where the reader's system prefers dark.
+Finish the SVG of matplotlib: tool-tips, links to records, text that stays text. Colours are written in light,
+as attributes; a style sheet of one rule per colour replaces them where the reader's system prefers dark.
 """
 
 from __future__ import annotations
@@ -84,9 +82,8 @@ def finished(svg: str, tips: Mapping[str, Sequence[Tip]], alt: str) -> str:
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(svg.encode())
     for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style"):
-                parent.remove(child)
+        for child in [one for one in parent if one.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
+            parent.remove(child)
     width, height = root.attrib["viewBox"].split()[2:]
     root.attrib = {
         "viewBox": root.attrib["viewBox"],
@@ -105,10 +102,9 @@ def finished(svg: str, tips: Mapping[str, Sequence[Tip]], alt: str) -> str:
         if element.get("id") in tips:
             _tipped(element, tips[str(element.get("id"))])
     # ids that nothing refers to go: several figures stand on one page
-    used = re.findall(r'"#([^"]+)"|url\(#([^)]+)\)', ElementTree.tostring(root, encoding="unicode"))
-    names = {name for pair in used for name in pair}
+    used = set(re.findall(r'(?:"|url\()#([^")]+)', ElementTree.tostring(root, encoding="unicode")))
     for element in root.iter():
-        if element.get("id") not in names:
+        if element.get("id") not in used:
             element.attrib.pop("id", None)
     return ElementTree.tostring(root, encoding="unicode")
 
@@ -128,11 +124,9 @@ def _tipped(group: ElementTree.Element, tips: Sequence[Tip]) -> None:
     for (parent, shape), tip in zip(shapes, tips, strict=True):
         ElementTree.SubElement(shape, f"{{{SVG}}}title").text = tip.text
         if tip.cell:
-            at = list(parent).index(shape)
             link = ElementTree.Element(f"{{{SVG}}}a", {"href": f"#r-{tip.cell}"})
-            parent.remove(shape)
             link.append(shape)
-            parent.insert(at, link)
+            parent[list(parent).index(shape)] = link
 
 
 def _unstyled(element: ElementTree.Element) -> None:
@@ -247,23 +241,19 @@ def set_ticks(axis: Axis, ticks: Sequence[float], unit: str) -> None:
     axis.set_tick_params(length=0, pad=6)
 
 
-def logarithmic(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
-    """Make the x or y axis logarithmic from `low` to `high`, with round ticks and a faint grid."""
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    _scaled(axes, which, low, high, log_ticks(low, high), unit)
-
-
-def linear(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
-    """Make the x or y axis linear from `low` to `high`, with round ticks and a faint grid."""
-    _scaled(axes, which, low, high, linear_ticks(low, high), unit)
-
-
-def _scaled(
-    axes: Axes, which: Literal["x", "y"], low: float, high: float, ticks: Sequence[float], unit: str
+def linear(
+    axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str, ticks: Sequence[float] = ()
 ) -> None:
+    """Make the x or y axis linear from `low` to `high`, with `ticks`, else round ones, and a faint grid."""
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
-    set_ticks(axes.xaxis if which == "x" else axes.yaxis, ticks, unit)
+    set_ticks(axes.xaxis if which == "x" else axes.yaxis, ticks or linear_ticks(low, high), unit)
     axes.grid(axis=which)
+
+
+def logarithmic(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
+    """Make the x or y axis logarithmic, as `linear` makes it linear."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    linear(axes, which, low, high, unit, log_ticks(low, high))
 
 
 def thin_x_ticks(axes: Axes) -> None:

@@ -209,18 +209,16 @@ def _claimed(
     block: EffectPlotBlock, claims: Sequence[Claim], workload: str, variant: str, faster: bool
 ) -> tuple[float, float, str] | None:
     """Return the range that the first claim with one states for a variant, and who states it."""
-    found: list[tuple[bool, tuple[float, float, str]]] = []
     wanted = workload, variant, block.metric, block.method, block.baseline
-    for claim in claims:
+    for claim in sorted(claims, key=lambda one: one.upper is None):  # those that state a range come first
         low, high = (claim.value, claim.upper) if claim.upper is not None else claim.accepted
         stated = any(
             (one.workload, one.variant, one.metric, one.method, one.relative_to) == wanted
             for one in claim.interpretations
         )
         if stated and claim.relation != "increasing" and 0 < low <= high < math.inf:
-            ends = (low, high) if faster else (1 / high, 1 / low)
-            found.append((claim.upper is None, (*ends, claim.quoted_by)))
-    return min(found, key=lambda one: one[0])[1] if found else None
+            return (low, high, claim.quoted_by) if faster else (1 / high, 1 / low, claim.quoted_by)
+    return None
 
 
 def _noise(block: EffectPlotBlock, index: ResultIndex) -> tuple[float, float] | None:
@@ -323,8 +321,7 @@ def _lines_of(
         where, key = block.where, str(block.line)
         along = "workload" if key == "optimization" else "optimization"
         for name in index.names(key, where):
-            places = [{key: name, along: other} for other in index.names(along, where)]
-            yield spec.name(key, name), along, places
+            yield spec.name(key, name), along, [{key: name, along: one} for one in index.names(along, where)]
 
 
 def point(
@@ -382,14 +379,10 @@ def error_strip(block: ErrorStripBlock, spec: Spec, index: ResultIndex) -> Figur
     axes.axvline(0, color=LIGHT["ink"], linewidth=1.2)
     for row, method in enumerate(methods):
         places = [(one.median, row + (i * 7 % 11 - 5) * 0.05) for i, one in enumerate(groups[method])]
-        tips = [
-            Tip(
-                f"{spec.name('optimization', one.optimization)}, {spec.name('workload', one.workload)}: "
-                f"{percent(one.median, True)}",
-                one.cell,
-            )
-            for one in groups[method]
-        ]
+        tips = []
+        for one in groups[method]:
+            where = f"{spec.name('optimization', one.optimization)}, {spec.name('workload', one.workload)}"
+            tips.append(Tip(f"{where}: {percent(one.median, True)}", one.cell))
         drawing.points(places, tips, faded=True, size=7)
     names = [f"{spec.name('method', one)} ({origins(v.origin for v in groups[one])})" for one in methods]
     drawing.rows(names)

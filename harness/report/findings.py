@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -365,17 +366,15 @@ def _comparisons(data: ReportData, block: PairedBlock) -> tuple[list[tuple[str, 
     index, spec = data.index, data.spec
     workloads = index.names("workload", block.where)
     alike, others = [], False
-    for workload in workloads:
-        ranks = index.condition(workload, block.baseline, "ranks")
-        for variant in index.names("optimization", block.where):
-            comparison = compared(index, workload, variant, block.pairing)
-            if comparison is None or variant in (block.baseline, block.noise, AGAIN):
-                continue
-            if index.condition(workload, variant, "ranks") == ranks:
-                on = f", {spec.name('workload', workload)}" if len(workloads) > 1 else ""
-                alike.append((spec.name("optimization", variant) + on, comparison))
-            else:
-                others = True
+    for workload, variant in product(workloads, index.names("optimization", block.where)):
+        comparison = compared(index, workload, variant, block.pairing)
+        if comparison is None or variant in (block.baseline, block.noise, AGAIN):
+            continue
+        ours, ranks = (index.condition(workload, one, "ranks") for one in (variant, block.baseline))
+        if ours == ranks:
+            on = f", {spec.name('workload', workload)}" if len(workloads) > 1 else ""
+            alike.append((spec.name("optimization", variant) + on, comparison))
+        others |= ours != ranks
     return alike, others
 
 

@@ -40,7 +40,7 @@ FIXED = 3
 def show(data: ReportData, page: Path, out: TextIO | None = None, everything: bool = False) -> None:
     """Print the answer, the table that it speaks of, the counts of cells and where the report is.
 
-    `everything`: all tables marked `terminal`, the answer's, and all verdicts with a value, of any length.
+    `everything`: all tables, and all verdicts with a value, of any length.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -64,14 +64,13 @@ def show(data: ReportData, page: Path, out: TextIO | None = None, everything: bo
 
 
 def _tail(data: ReportData, page: Path, width: int, everything: bool) -> list[str]:
-    left_out = [*data.left_out, *data.apart]
+    left_out, cells = [*data.left_out, *data.apart], cells_line(data.records)
     if everything:
-        return [cells_line(data.records), *left_out, data.legend, f"Report: {page}"]
-    left_out = [_cut(sentence, width) for sentence in left_out]
+        return [cells, *left_out, data.legend, f"Report: {page}"]
     origins = {one.origin for record in data.records for one in record.measurements}
     legend = " · ".join(f"{mark} {origin}" for origin, mark in ORIGIN_MARKS.items() if origin in origins)
     last = f"Report: {page}; show=all prints every table here"
-    return [cells_line(data.records), *left_out, legend, last]
+    return [cells, *(_cut(sentence, width) for sentence in left_out), legend, last]
 
 
 def _wrapped(sentence: str, width: int) -> list[str]:
