@@ -147,9 +147,11 @@ def device_file(option: str) -> str:
     from harness.config.run import names
 
     known = names("hardware")
+    if option in known:
+        return option
     chip, *rest = option.split("_")
-    if option in known or not all(VARIES.fullmatch(one) for one in rest):
-        return option if option in known else ""
+    if not all(map(VARIES.fullmatch, rest)):
+        return ""
     sheets = {name: read_yaml(CONF / "hardware" / f"{name}.yaml") for name in known}
     alike = [name for name, sheet in sheets.items() if chip in (sheet.get("variants") or {})]
     found = next(iter([*alike, *(name for name in known if name.split("_")[0] == chip)]), "")

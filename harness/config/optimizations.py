@@ -4,8 +4,6 @@ An optimization is `conf/suite/<suite>/<name>.yaml`, which lists techniques, or 
 `optimizations.py` of the suite's package or the module `<name>.py` there or in a folder, or both. `baseline`
 and `baseline_again` are the harness's own.
 
-Which variants are planned for which workloads: what cannot apply is left out of the plan, and counted.
-
 A suite's YAML and an optimization's may have `applies_to`: alternatives, each a mapping from fields of a
 workload to the values that they may have: one, a list, or of a number `{at_least: n, at_most: n}`, either or
 both. `gpu: true` in one makes it an alternative for hosts with a GPU.

@@ -35,7 +35,6 @@ OF_SUITE = (
 )
 """What a command may change of a suite; the rest decides what its results mean."""
 
-
 MEANT = {"model": "suite.workload_from", "workload_from": "suite.workload_from", "device": "hardware"}
 """Keys of harness.fit and short forms, and which keys do the same here."""
 

@@ -285,14 +285,14 @@ def load(words: Sequence[str]) -> list[Run]:
                 f"executor.workers: the cells of suite {suite} are timed, so one runs at a time"
             )
         return [run]
-    for key in (one.key_or_group for one in values):
+    keys = [one.key_or_group for one in values]
+    for key in keys:
         if key.split(".")[0] in ("suite", "only", "techniques", "workloads"):
             raise ConfigError(
                 f"{key}: suite=all runs every suite in full; name one suite to choose within it"
             )
     runs = [load_suite(name, groups, values) for name in names("suite")]
-    below = any(override.key_or_group == "out" for override in values)
-    return [replace(run, out=run.out / run.suite) if below else run for run in runs]
+    return [replace(run, out=run.out / run.suite) for run in runs] if "out" in keys else runs
 
 
 def load_suite(name: str, groups: Mapping[str, str], values: Sequence[Override]) -> Run:

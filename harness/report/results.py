@@ -1,8 +1,4 @@
-"""Index the records of a suite: a DataFrame of every metric, from which tables and figures look values up.
-
-The same samples leave as measurements.csv, a row per sample, and of several suites as measurements.parquet. A
-workload that a command changed is named with its changes.
-"""
+"""Index the records of a suite, from which tables and figures look values up; write every sample as a row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Records on disk: one line of JSON each, appended atomically; broken lines are set aside on reading.
 
-The runner writes through `Store`, which locks the folder; the judge reads with `read_records`.
-
 One process after the other works in a folder: who asks second waits, and finds the first one's records. The
 kernel releases a lock with its process, however that ends.
 """

@@ -1,9 +1,4 @@
-"""Match the cells of two results folders and compare them: metrics, statuses and what only one folder has.
-
-The metrics of one cell in two runs: each one's change, and that of its ratio to the baseline.
-
-Read a results folder for a comparison: its records and its hosts.
-"""
+"""Match the cells of two results folders and compare them: metrics, statuses and what only one folder has."""
 
 from __future__ import annotations
 
@@ -360,15 +355,8 @@ def _pairs(a: _ByMachine, b: _ByMachine) -> list[tuple[str, str]]:
 def _metrics_of_one(cells: tuple[Repeats, Repeats], of: Directions) -> tuple[int, int]:
     """Return how many metrics only A has, and only B, of a cell that ended ok in both."""
     records = [[one for one in side.values() if one.status == Status.OK] for side in cells]
-    a, b = (
-        {
-            (one.metric, one.method)
-            for of_cell in side
-            for one in of_cell.measurements
-            if not of.is_series(one.metric)
-        }
-        for side in records
-    )
+    every = [[one for record in side for one in record.measurements] for side in records]
+    a, b = ({(one.metric, one.method) for one in s if not of.is_series(one.metric)} for s in every)
     return (len(a - b), len(b - a)) if a and b else (0, 0)
 
 
@@ -387,9 +375,8 @@ def _verdicts(metrics: Sequence[MetricChange]) -> Iterator[str]:
         elif one.change.exact and one.change.log_ratio == 0:
             yield "same"
         elif one.change.exact or i in differs:
-            yield {1: "worse", -1: "better", 0: "changed"}[
-                one.sign if one.change.log_ratio > 0 else -one.sign
-            ]
+            sign = one.sign if one.change.log_ratio > 0 else -one.sign
+            yield {1: "worse", -1: "better", 0: "changed"}[sign]
         else:
             low, high = one.change.interval or (0.0, math.inf)
             yield "no difference" if low >= 1 / (1 + MOST_BAND) and high <= 1 + MOST_BAND else "undecided"

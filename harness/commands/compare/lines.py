@@ -23,7 +23,7 @@ from harness.commands.compare.comparison import (
 )
 from harness.config.optimizations import BASELINE
 from harness.records import UNITS, Record
-from harness.report.markdown import escape, grid
+from harness.report.markdown import escape, flat, grid
 from harness.report.tables import Table, TableCell
 from harness.statistics import MOST_BAND
 from harness.units import counted, human, legend, marked, number, times
@@ -111,21 +111,12 @@ def _of_cells(matched: Sequence[tuple[Repeats, Repeats]]) -> Iterator[ConditionC
 
 def _of_record(record: Record) -> dict[str, str]:
     return {
-        **dict(_flat(record.cell.config)),
+        **dict(flat(record.cell.config)),
         **{f"condition {name}": str(value) for name, value in record.conditions.items()},
         "seed": str(record.cell.seed - record.cell.repeat),
         "limits.timeout_s": f"{record.limits.timeout_s:g}",
         "limits.memory_B": str(record.limits.memory_B),
     }
-
-
-def _flat(data: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in data.items():
-        where = f"{name}.{key}" if name else str(key)
-        if isinstance(value, Mapping):
-            yield from _flat(value, where)
-        else:
-            yield where, str(value)
 
 
 FORMAT = 1

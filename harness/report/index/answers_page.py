@@ -1,8 +1,5 @@
 """Render the answers on the paper's claims, in the paper's order, as index.md and index.html.
 
-Sentences to repeat and a picture come first, then a table per part of the paper: a row has the claim, its
-answer and the range that was found, and folds out to all evidence. How to read it and the runs come last.
-
 The tables of the paper and of the article, row by row, are tables.md and tables.html.
 """
 

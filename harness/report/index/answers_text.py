@@ -1,8 +1,6 @@
 """Put answers into words: what is accepted, what others published, what was found here, and by which run.
 
-Put what answers say of missing records into words: titles of reports, variants and metrics, not their ids.
-
-Reasons are made where records are judged, which knows ids alone; the titles are those of conf/report and
+Reasons are made where records are judged, which knows ids alone; here they get the titles of conf/report and
 conf/suite.
 """
 
