@@ -79,5 +79,4 @@ def field_and_factor(relation: str) -> tuple[str, float]:
     return (part[1], float(part[2])) if part else (relation, 1)
 
 
-PositiveInt = Annotated[int, Bounds(at_least=1)]
-"""A count."""
+PositiveInt = Annotated[int, Bounds(at_least=1)]  # a count

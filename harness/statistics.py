@@ -35,11 +35,8 @@ CONFIDENCE = 0.95
 LEAST_BAND = 0.01
 """A difference within 1 % counts as none, however quiet the machine. Sampling aims no closer."""
 
-MOST_BAND = 0.05
-"""Where the noise is wider than this, an interval inside it only shows that nothing is known."""
-
-LEAST_WINDOW = 4
-"""Samples in each of the two windows that decide whether a process has settled."""
+MOST_BAND = 0.05  # where the noise is wider than this, an interval inside it only shows that nothing is known
+LEAST_WINDOW = 4  # samples in each of the two windows that decide whether a process has settled
 
 STEADY_WITHIN = 0.01
 """A decrease from window to window by less than this is not warm-up: it is within `LEAST_BAND`."""

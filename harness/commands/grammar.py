@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 UNITS_B = {"MB": 1e6, "MiB": 2.0**20, "GB": 1e9, "GiB": 2.0**30}
 SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS_B)})", re.IGNORECASE)
 
-MOST = 10**9
-"""Largest whole number of a command: products of two of them are exact in 64 bits."""
-
-MOST_B = 1e15
-"""Largest device, in bytes."""
+MOST = 10**9  # largest whole number of a command: products of two of them are exact in 64 bits
+MOST_B = 1e15  # largest device, in bytes
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,8 @@ MOST_LAYERS = 1024
 MOST_COUNTED = 16_384
 """Modules of one kind at most. Ten times as many as any published model has are too many to be built."""
 
-LARGEST_NUMBER = 2**63 - 1
-"""Torch's sizes are int64."""
-
-SHOWN = 60
-"""Characters of a value that an error message shows."""
+LARGEST_NUMBER = 2**63 - 1  # torch's sizes are int64
+SHOWN = 60  # characters of a value that an error message shows
 
 
 def parse_object(text: str) -> Any:
@@ -214,8 +211,7 @@ AFTER_PADDING = frozenset(
 )
 """Architectures whose positions begin after the padding token's number: 1 unless a config says more."""
 
-USUAL_SEQ_LEN = 2048
-"""Sequence length where `suite.hf_defaults.seq_len` is not given."""
+USUAL_SEQ_LEN = 2048  # sequence length where `suite.hf_defaults.seq_len` is not given
 
 OF_ALL_SECTIONS = ("tie_word_embeddings", "quantization_config")
 """Keys next to a `text_config` that also concern the language model."""
@@ -238,11 +234,8 @@ LANGUAGE_MODELS = {
 Both have the same parameters in transformers 5.23.0.
 """
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""Name of a model on the Hub: owner/model."""
-
-LARGEST_FILE_B = 10_000_000
-"""No config.json comes near this size; weights given by mistake are not read."""
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # name of a model on the Hub: owner/model
+LARGEST_FILE_B = 10_000_000  # no config.json comes near this size; weights given by mistake are not read
 
 
 class FileWorkload(NamedTuple):

@@ -40,8 +40,7 @@ from harness.config.validation import (
 )
 from harness.units import counted
 
-GPU = "gpu"
-"""Not a field of a workload: the host must have a GPU."""
+GPU = "gpu"  # not a field of a workload: the host must have a GPU
 
 Alternatives = tuple[Mapping[str, Container[Any]], ...]
 
@@ -122,8 +121,7 @@ BASELINES = (BASELINE, AGAIN)
 
 AGAIN_TITLE = "Baseline again (noise)"
 
-OWN_KEYS = ("title", "techniques")
-"""Keys of a variant that are no settings."""
+OWN_KEYS = ("title", "techniques")  # keys of a variant that are no settings
 
 EXPECTED = "expected the keys of a variant, such as {title: TEXT}"
 

@@ -26,8 +26,7 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from harness.config.schema import NOT_IN_YAML
 from harness.config.validation import ConfigError, describe, refuse_unknown, shown, unknown
 
-WORKLOADS = ["suite", "workloads"]
-"""Path of what `+` may add to and `~` may leave out of."""
+WORKLOADS = ["suite", "workloads"]  # path of what `+` may add to and `~` may leave out of
 
 OF_SUITE = (
     *("hf_defaults", "model", "optimizations", "sampling", "trace", "trace_defaults", "workload_from"),

@@ -25,8 +25,7 @@ Built = TypeVar("Built", covariant=True)
 Session = TypeVar("Session", contravariant=True)
 Configured = TypeVar("Configured")
 
-Techniques = Sequence[tuple[str, Json]]
-"""Techniques of a training step, by name, each with its settings."""
+Techniques = Sequence[tuple[str, Json]]  # techniques of a training step, by name, each with its settings
 
 
 class Suite(Protocol[Built, Session]):

@@ -7,8 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-NOT_IN_YAML = {"yaml": False}
-"""Metadata of a key that a YAML must not have."""
+NOT_IN_YAML = {"yaml": False}  # metadata of a key that a YAML must not have
 
 
 @dataclass

@@ -78,8 +78,7 @@ TECHNIQUE = {
 
 SEE = "docs/extend/adding-a-technique.md lists what a technique has"
 
-Named = tuple[tuple[str, Mapping[str, Any]], ...]
-"""(name, settings) of each technique of a list."""
+Named = tuple[tuple[str, Mapping[str, Any]], ...]  # (name, settings) of each technique of a list
 
 
 def declared() -> Mapping[str, DeclaredTechnique]:

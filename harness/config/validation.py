@@ -86,8 +86,7 @@ def refuse_doubles(where: str, names: Sequence[str]) -> None:
 
 NUMBERS = ("int", "float")
 
-Fields = Mapping[str, Mapping[str, Any]]
-"""The declaration of each field."""
+Fields = Mapping[str, Mapping[str, Any]]  # the declaration of each field
 
 
 def check_declarations(where: str, declared: Fields) -> None:

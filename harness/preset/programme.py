@@ -40,8 +40,7 @@ from harness.sweep.plan import Basis, is_planned
 from harness.sweep.sweep import outlook, prepare, recorded
 from harness.units import counted, human
 
-ANY = "any"
-"""The device of a preset whose values are worth having on any machine."""
+ANY = "any"  # the device of a preset whose values are worth having on any machine
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,7 @@ def load_preset(name: str, conf: Path = CONF) -> Preset:
     return Preset(**{**data, "suites": suites})
 
 
-GPUS_TIMEOUT_S = 120.0
-"""Importing torch takes seconds, and starting CUDA some more."""
+GPUS_TIMEOUT_S = 120.0  # importing torch takes seconds, and starting CUDA some more
 
 
 class PresetHost(NamedTuple):

@@ -29,8 +29,7 @@ from harness.units import counted
 
 WIDTH = 110
 
-SHORT_S = 10.0
-"""Seconds below which a task takes no longer than the start of its sweep, which is in them."""
+SHORT_S = 10.0  # seconds below which a task takes no longer than the start of its sweep, which is in them
 
 
 def sweeps(tasks: Sequence[Task]) -> list[list[Task]]:
@@ -138,8 +137,7 @@ def _wrapped(text: str) -> list[str]:
     return wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-PROGRAMME = "programme.json"
-"""What was planned, run and left out, next to the suites' folders."""
+PROGRAMME = "programme.json"  # what was planned, run and left out, next to the suites' folders
 
 
 @dataclass(slots=True)

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-WIDTH = 820
-"""Width of a figure in user units (px), unless it is drawn for another window."""
+WIDTH = 820  # width of a figure in user units (px), unless it is drawn for another window
 
 FONT = 13
 SMALL = 12
@@ -52,8 +51,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: Sequence[tuple[float, ...]] = ((), (7, 3), (2, 2.5), (9, 2.5, 2, 2.5), (4, 2), (12, 3))
 """Patterns of lines, for the same readers."""
 
-MOST_LINES = 6
-"""Lines that one figure draws at most."""
+MOST_LINES = 6  # lines that one figure draws at most
 
 SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}href"
@@ -163,21 +161,15 @@ def _round(element: ElementTree.Element) -> None:
 
 
 FEWEST, MOST = 4, 9
-LEAST = 3
-"""An axis has at least so many ticks."""
-
-NARROW = 3.0
-"""An axis whose ends differ by less than this factor is linear."""
+LEAST = 3  # an axis has at least so many ticks
+NARROW = 3.0  # an axis whose ends differ by less than this factor is linear
 
 _COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))
 _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
 """Multiples of each power of ten, ever closer together."""
 
-LETTER = 0.6
-"""Width of a letter over the size of its font, on the wide side: fonts differ between machines."""
-
-TITLE_LETTERS = 72
-"""Letters per line of an x axis's title; the ends of longer lines could be cut off."""
+LETTER = 0.6  # width of a letter over the size of its font, on the wide side: fonts differ between machines
+TITLE_LETTERS = 72  # letters per line of an x axis's title; the ends of longer lines could be cut off
 
 
 def tick_text(value: float, unit: str) -> str:

@@ -102,11 +102,8 @@ def _stack(drawing: Drawing, rows: Sequence[Bar], i: int, label: str) -> None:
 
 
 EFFECT_ROW = 28
-MOST_ROWS = 40
-"""Rows that are drawn at most; a table has them all."""
-
-BETTER, WORSE, NEITHER = 0, 1, 6
-"""Series whose colour a row has."""
+MOST_ROWS = 40  # rows that are drawn at most; a table has them all
+BETTER, WORSE, NEITHER = 0, 1, 6  # series whose colour a row has
 
 SERIES_OF = {"pays": BETTER, "costs": WORSE}
 
@@ -355,11 +352,8 @@ def _value(index: ResultIndex, workload: str, variant: str, axis: Axis) -> Value
 
 
 STRIP_ROW = 36
-NEAR = 0.001
-"""Relative errors are drawn to a linear scale within this, logarithmic beyond."""
-
-TICKS = (-1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10, 100)
-"""No estimate can be more than all too low."""
+NEAR = 0.001  # relative errors are drawn to a linear scale within this, logarithmic beyond
+TICKS = (-1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10, 100)  # no estimate can be more than all too low
 
 
 def error_strip(block: ErrorStripBlock, spec: Spec, index: ResultIndex) -> Figure | None:

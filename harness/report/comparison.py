@@ -26,11 +26,8 @@ COMPILE_TIME = "compile_time"
 OTHERS = "others_cpu_share"
 """The metric with the share of the processors' time that other processes and the hypervisor took."""
 
-BUSY = 0.05
-"""Share of the processors' time above which an undecided effect says that the machine was busy."""
-
-FEWEST_REPEATS = 5
-"""Repeats that are suggested where there was one."""
+BUSY = 0.05  # share of the processors' time above which an undecided effect says that the machine was busy
+FEWEST_REPEATS = 5  # repeats that are suggested where there was one
 
 NO_INTERVAL = {
     "single": "one sample on each side, so there is no interval",

@@ -33,11 +33,8 @@ from harness.report.spec import (
 from harness.report.tables import percent, show
 from harness.units import best_unit, counted, human, in_unit, marked, times
 
-NAMED = 3
-"""Variants that are named at most, of those that pay and of those that are undecided."""
-
-METRICS = 4
-"""Metrics that have a sentence at most, of a suite without a report of its own."""
+NAMED = 3  # variants that are named at most, of those that pay and of those that are undecided
+METRICS = 4  # metrics that have a sentence at most, of a suite without a report of its own
 
 
 def stated(data: ReportData, sentences: Sequence[Clause]) -> Iterator[str]:

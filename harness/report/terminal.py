@@ -21,20 +21,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
-WIDTH = 100
-"""Columns at most, of a wider terminal and of what is no terminal."""
-
-LINES = 40
-"""Lines at most, but with `show=all`."""
-
-NOTES = 3
-"""Footnotes at most."""
-
-NOTE_LINES = 2
-"""Lines at most of a footnote and of a sentence on what was left out."""
-
-FIXED = 3
-"""Last columns of a table of effects that are kept as long as there is room: value, change, effect."""
+WIDTH = 100  # columns at most, of a wider terminal and of what is no terminal
+LINES = 40  # lines at most, but with `show=all`
+NOTES = 3  # footnotes at most
+NOTE_LINES = 2  # lines at most of a footnote and of a sentence on what was left out
+FIXED = 3  # last columns of a table of effects that are kept as long as there is room: value, change, effect
 
 
 def show(data: ReportData, page: Path, out: TextIO | None = None, everything: bool = False) -> None:

@@ -31,8 +31,7 @@ from harness.report.results import ResultIndex, measurements_csv
 from harness.report.spec import EffectsBlock, SpeedupsBlock
 from harness.report.verdicts import judged
 
-FORMAT = "5.1.0"
-"""The version of pytest-benchmark whose layout this is."""
+FORMAT = "5.1.0"  # the version of pytest-benchmark whose layout this is
 
 
 def benchmark_json(suite: str, index: ResultIndex, environment: Mapping[str, Any]) -> str:

@@ -25,8 +25,7 @@ LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-ker
 
 GIT_TIMEOUT_S = 5.0
 
-PREFIX = "environment-"
-"""Begin of the names of files that keep environments."""
+PREFIX = "environment-"  # begin of the names of files that keep environments
 
 
 class Gpu(NamedTuple):

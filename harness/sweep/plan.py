@@ -27,8 +27,7 @@ from harness.sweep.store import RECORDS, StoreError, read_records, replace_file
 
 PLAN = "plan.json"
 
-NEVER = "never"
-"""Value of a suite's `isolate_if`: all cells of a workload always share one process."""
+NEVER = "never"  # value of a suite's `isolate_if`: all cells of a workload always share one process
 
 
 def plan(
@@ -173,8 +172,7 @@ include it."""
 PACE_AFTER_S = 30.0
 """Seconds, predicted or real, that must be over before a sweep's own pace corrects the prediction."""
 
-Key = tuple[str, str]
-"""Workload and variant."""
+Key = tuple[str, str]  # workload and variant
 
 
 class Basis(StrEnum):

@@ -19,8 +19,7 @@ from harness.sweep.plan import Basis, Countdown, SweepEstimate, as_time
 from harness.sweep.store import Store
 from harness.units import counted
 
-NAMES = 6
-"""Names of cells in one line; of more, their number is given."""
+NAMES = 6  # names of cells in one line; of more, their number is given
 
 
 def announcement(
@@ -109,8 +108,7 @@ def _names(cells: Sequence[Cell]) -> str:
 logger = logging.getLogger(__name__)
 
 REASON_LENGTH = 160
-SHOWN = 2
-"""Most running cells that are shown by name; of more, which are interleaved, the number is shown."""
+SHOWN = 2  # most running cells that are shown by name; of more, which are interleaved, the number is shown
 
 
 def announce(lines: Iterable[str]) -> None:

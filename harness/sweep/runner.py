@@ -31,8 +31,7 @@ from harness.sweep.executors.job_folder import alike
 from harness.sweep.store import Store
 from harness.units import counted
 
-NOT_TRIED = "not tried"
-"""Start of the reason of a cell that was not tried."""
+NOT_TRIED = "not tried"  # start of the reason of a cell that was not tried
 
 
 class SkipRules:

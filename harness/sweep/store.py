@@ -266,8 +266,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-TURN = ".turn"
-"""The file whose lock a process has from its sweep to the end of its report."""
+TURN = ".turn"  # the file whose lock a process has from its sweep to the end of its report
 
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """What the system says of a file system without locks, such as Lustre mounted without them."""

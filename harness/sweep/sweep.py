@@ -166,8 +166,7 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
     return plan(suite_run, environment.host, code, bool(environment.gpus), own_code)
 
 
-READ = (".py", ".yaml", ".jsonl")
-"""Suffixes of what code and data are in."""
+READ = (".py", ".yaml", ".jsonl")  # suffixes of what code and data are in
 
 
 def loaded_digest(paths: Sequence[str]) -> str:

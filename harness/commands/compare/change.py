@@ -22,21 +22,18 @@ from typing import NamedTuple
 from harness.records import Measurement, Origin
 from harness.statistics import student
 
-LEAST_PROCESSES = 3
-"""With fewer processes in either run, a change that could be noise is undecided."""
+LEAST_PROCESSES = 3  # with fewer processes in either run, a change that could be noise is undecided
 
 FALSE_FAILURES = 0.01
 """Probability, at most, that a comparison fails although no metric is worse than the margin."""
 
-FALSE_FINDINGS = 0.05
-"""Probability, at most, that a comparison calls any metric changed although none is."""
+FALSE_FINDINGS = 0.05  # probability, at most, that a comparison calls any metric changed although none is
 
 DECLARED_SHARE = 0.8
 """Share of a family-wise level for metrics that the suite's report compares. The rest is for all others,
 which are many and would otherwise cost most of the power."""
 
-ROUNDING = 1e-9
-"""Relative difference of two exact values that is rounding."""
+ROUNDING = 1e-9  # relative difference of two exact values that is rounding
 
 
 class Change(NamedTuple):
@@ -140,8 +137,7 @@ JUDGED_BY_UNIT = (Origin.MEASURED, Origin.EMULATED, Origin.SIMULATED)
 
 LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
 
-PEAK_MEMORY = "peak_memory"
-"""The metric that reports show with each training step."""
+PEAK_MEMORY = "peak_memory"  # the metric that reports show with each training step
 
 
 class Directions(NamedTuple):

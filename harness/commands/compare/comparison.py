@@ -31,8 +31,7 @@ from harness.records import Measurement, Origin, Record, Status, measurement
 from harness.statistics import MOST_BAND, ratio
 from harness.sweep.store import RECORDS, StoreError, read_records
 
-Repeats = Mapping[int, Record]
-"""The records of one cell by repeat, each a process of its own."""
+Repeats = Mapping[int, Record]  # the records of one cell by repeat, each a process of its own
 
 DETERMINISTIC = (Origin.CALCULATED, Origin.SIMULATED, Origin.PUBLISHED)
 """Origins of which a second process would give the same value again."""

@@ -29,11 +29,8 @@ from harness.statistics import MOST_BAND
 from harness.units import counted, human, legend, marked, number, times
 
 HOST = "host"
-FEW_VALUES = 3
-"""A condition with more different pairs of values than this is named without them."""
-
-LONGEST = 60
-"""Longer values are cut to so many characters."""
+FEW_VALUES = 3  # a condition with more different pairs of values than this is named without them
+LONGEST = 60  # longer values are cut to so many characters
 
 
 class ConditionChange(NamedTuple):
@@ -119,8 +116,7 @@ def _of_record(record: Record) -> dict[str, str]:
     }
 
 
-FORMAT = 1
-"""Version of this JSON."""
+FORMAT = 1  # version of this JSON
 
 
 def as_data(
@@ -180,11 +176,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-ROWS = 40
-"""Rows of the table; the JSON has all of them."""
-
-DIFFERENT = ("worse", "better", "changed")
-"""Verdicts on metrics that differ."""
+ROWS = 40  # rows of the table; the JSON has all of them
+DIFFERENT = ("worse", "better", "changed")  # verdicts on metrics that differ
 
 
 def table_part(found: FolderComparison) -> str:
@@ -257,8 +250,7 @@ def _effect_text(one: MetricChange) -> str:
     return f"{times(1 / one.effect_a)} → {times(1 / one.effect_b)}: {ratio_text(change)}"
 
 
-LISTED = 10
-"""Cells that are listed by name; the JSON has all of them."""
+LISTED = 10  # cells that are listed by name; the JSON has all of them
 
 HOW_TO_READ = (
     "**B / A** is the ratio of the metric itself, with a 95 % interval over processes. It contains the drift "
@@ -300,8 +292,7 @@ def summary(
     ]
 
 
-ORDER = (*DIFFERENT, "no difference", "same", "undecided")
-"""Verdicts in the order in which they are counted."""
+ORDER = (*DIFFERENT, "no difference", "same", "undecided")  # verdicts in the order in which they are counted
 
 
 def _answer(found: FolderComparison) -> str:

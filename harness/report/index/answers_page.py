@@ -235,8 +235,7 @@ HOW_TO_READ_TABLES = (
     "Published are measurements of others, or formulas of theirs. Here are the values of these results, the "
     "best first, or why there is none. The strength of the evidence is A to D, as on the page of all answers."
 )
-MOST_FOUND = 2
-"""Pieces of our evidence that a row shows."""
+MOST_FOUND = 2  # pieces of our evidence that a row shows
 
 NONE = word("–")
 

@@ -22,11 +22,8 @@ from harness.report.spec import Spec, load_spec
 from harness.report.tables import percent
 from harness.units import LARGE, billions, human, kept_together, marked, number, times
 
-ON_A_DEVICE = (Origin.MEASURED, Origin.EMULATED)
-"""Origins of values that depend on the machine."""
-
-FEW = 4
-"""Published values up to which each is named; of more, their distribution."""
+ON_A_DEVICE = (Origin.MEASURED, Origin.EMULATED)  # origins of values that depend on the machine
+FEW = 4  # published values up to which each is named; of more, their distribution
 
 
 class Found(NamedTuple):

@@ -40,14 +40,9 @@ from harness.sweep.store import replace_file
 
 JOBS = ".jobs"
 JOB, CLAIM, EVENTS, ENDED = "job.json", "claim.json", "events.jsonl", "ended"
-TASK = "."
-"""Between the name of an array and the number of its task, in the name of a job."""
-
-UNSEEN = "does not see"
-"""What a job reports of its node where the folder is not shared with it."""
-
-NOBODY = "nobody"
-"""Who has claimed the folder of a job that must not begin any more."""
+TASK = "."  # between the name of an array and the number of its task, in the name of a job
+UNSEEN = "does not see"  # what a job reports of its node where the folder is not shared with it
+NOBODY = "nobody"  # who has claimed the folder of a job that must not begin any more
 
 
 class JobSpec(NamedTuple):

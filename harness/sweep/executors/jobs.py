@@ -128,11 +128,8 @@ class EarlierJobs:
 
 logger = logging.getLogger(__name__)
 
-POLL_S = (0.05, 1.0)
-"""Seconds between two looks at the files: after something happened, and at most."""
-
-ASK_S = (1.0, 10.0)
-"""Seconds between two questions to the queue, likewise."""
+POLL_S = (0.05, 1.0)  # seconds between two looks at the files: after something happened, and at most
+ASK_S = (1.0, 10.0)  # seconds between two questions to the queue, likewise
 
 SETTLE_S = 15.0
 """How long the files of a job that has ended may take to appear on a shared file system.
@@ -142,8 +139,7 @@ A job that the queue does not know counts as ended if the queue does not know it
 LEAVE_S = 60.0
 """How long after the end of the last job a queue may refuse others, as it still counts that one."""
 
-CANCEL_S = 60.0
-"""How long cancelled jobs may take to end."""
+CANCEL_S = 60.0  # how long cancelled jobs may take to end
 
 
 class QueueRefusal(Exception):

@@ -20,8 +20,7 @@ from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import JobEnd, JobFolder
 from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
 
-OUT_OF_MEMORY = "running low on memory"
-"""Text in Ray's report on a worker that it ended for memory."""
+OUT_OF_MEMORY = "running low on memory"  # text in Ray's report on a worker that it ended for memory
 
 NODE_LOST_S = 25.0
 """How long after a worker's death Ray may report that its node is lost: after five health checks of 3 s."""

@@ -23,8 +23,7 @@ from harness.sweep.executors.job_folder import TASK, JobEnd, JobFolder, array_of
 from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
 from harness.sweep.in_child import python_path
 
-COMMAND_S = 120.0
-"""How long a command of Slurm's may take; it tries for a while to reach the controller."""
+COMMAND_S = 120.0  # how long a command of Slurm's may take; it tries for a while to reach the controller
 
 ENDED_BY_ITSELF = frozenset({"COMPLETED", "FAILED"})
 
