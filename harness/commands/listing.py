@@ -62,7 +62,6 @@ def list_lines(words: Sequence[str]) -> Iterator[str]:
 
 
 def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield names with a description of each."""
     match kind:
         case "hardware":
             yield from ((name, _device(CONF / f"hardware/{name}.yaml")) for name in names("hardware"))
@@ -83,7 +82,6 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _about(code: SuiteCode, name: str) -> str:
-    """Return the first line of an optimization's docstring."""
     one, file = function_of(code, name), optimization_file(code, name)
     text = one.function.__doc__ if one else file and ast.get_docstring(parsed(file))
     return (text or "").partition("\n")[0]
@@ -101,7 +99,6 @@ def technique_lines(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _device(file: Path) -> str:
-    """Return a device's name and what conf/hardware/ has of it."""
     sheet = read_yaml(file)
     memory_B = float(sheet["memory_B"])
     usable_B = float(sheet.get("usable_memory_B") or memory_B)

@@ -109,7 +109,6 @@ def _entries(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, s
 
 
 def _expected_number(key: str, value: Any) -> str:
-    """Return what a number must be; "" where nothing speaks against it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     if math.isnan(value) or (key and math.isinf(value)):

@@ -113,7 +113,6 @@ class Function(NamedTuple):
 
 
 def _functions(protocol: type, required: bool = True) -> dict[str, Function]:
-    """Return the functions of a protocol by name."""
     return {
         name: Function(tuple(inspect.signature(one).parameters)[1:], required)
         for name, one in vars(protocol).items()

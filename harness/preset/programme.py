@@ -371,7 +371,6 @@ def gpus_of(fields: Mapping[str, Any], given: SuitePreset) -> int:
 
 
 def _variants_of(interpretation: Interpretation) -> frozenset[str]:
-    """Return the variants whose records the interpretation compares."""
     return frozenset(filter(None, [*interpretation.variants, interpretation.relative_to]))
 
 

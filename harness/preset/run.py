@@ -275,7 +275,6 @@ def write_programme(programme: Programme, entries: Sequence[Mapping[str, object]
 
 
 def _entry(tasks: Sequence[Task], expected_s: float) -> dict[str, object]:
-    """Return what programme.json says of one sweep before it runs."""
     return {
         "suite": tasks[0].suite,
         "workload": ", ".join(one.workload for one in tasks),
@@ -286,7 +285,6 @@ def _entry(tasks: Sequence[Task], expected_s: float) -> dict[str, object]:
 
 
 def _left_out(tasks: Sequence[Task], expected_s: float, slower: float, left_s: float) -> str:
-    """Return why tasks fall out that the plan had."""
     since = f", since its suite takes {slower:.1f} times as long as estimated" if slower > 1 else ""
     left = as_time(max(left_s, 0.0))
     return f"left out: {_name(tasks)} would take {as_time(expected_s)}{since}; {left} are left"

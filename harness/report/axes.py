@@ -150,7 +150,6 @@ def _unstyled(element: ElementTree.Element) -> None:
 
 
 def _round(element: ElementTree.Element) -> None:
-    """Write places to a hundredth of a pixel."""
     for name in ("d", "x", "y", "width", "height", "transform"):
         if name in element.attrib:
             text = re.sub(r"\s*\n\s*", " ", element.attrib[name].strip())

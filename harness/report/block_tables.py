@@ -383,7 +383,6 @@ def what_if(block: WhatIfBlock, spec: Spec, index: ResultIndex) -> Table:
 
 
 def _texts(block: WhatIfBlock, of: Mapping[str, Value]) -> tuple[str, ...]:
-    """Return each metric's value as text."""
     return tuple(show(of[name], one.unit) if name in of else "–" for name, one in block.metrics.items())
 
 

@@ -90,7 +90,6 @@ def bars(block: BarsBlock, spec: Spec, index: ResultIndex) -> Figure | None:
 
 
 def _stack(drawing: Drawing, rows: Sequence[Bar], i: int, label: str) -> None:
-    """Draw one metric's part of every bar that has some."""
     colour = SERIES[i % len(SERIES)]
     drawing.axes.barh([-9], [0], color=colour, label=label)  # the legend's
     for y, row in enumerate(rows):

@@ -51,7 +51,6 @@ def _filled(data: ReportData, one: Clause, workload: str, variant: str) -> str |
 
 
 def _picked(data: ReportData, picked: Picked, workload: str, variant: str) -> str:
-    """Return a value as text; "" where it is missing."""
     place = picked.workload or workload, picked.optimization or variant
     metric, method = picked.metric, picked.method
     if picked.condition:
@@ -388,7 +387,6 @@ def answer_block(data: ReportData) -> PairedBlock | None:
 
 
 def _about(data: ReportData) -> WorkloadAnswer | None:
-    """Return the block of which the answer speaks, on its first workload."""
     block = answer_block(data)
     if block is None:
         return None

@@ -146,7 +146,6 @@ class ReportData:
             return draw(block, self.spec, self.index) if draw else None
 
     def _own(self, block: OwnBlock) -> Any:
-        """Return what the suite's own function makes of a block."""
         return getattr(own_report(self.suite), block.function)(block, self.spec, self.index)
 
 

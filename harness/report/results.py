@@ -21,7 +21,6 @@ MACHINE = "machine"
 
 
 def _cell(record: Record) -> tuple[str, str, int, str, str]:
-    """Return the columns of `CELL`."""
     cell = record.cell
     return cell.workload, cell.optimization, cell.repeat, str(record.status), cell.id
 

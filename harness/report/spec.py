@@ -417,7 +417,6 @@ def plot_of(block: EffectsBlock, id: str, title: str) -> EffectPlotBlock:
 
 
 def _converted(where: str, data: Any, kind: type[T]) -> T:
-    """Return data of a file as its type; raises ConfigError."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

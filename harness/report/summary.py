@@ -83,7 +83,6 @@ def run_time(records: Iterable[Record]) -> str:
 
 
 def _spans(records: Iterable[Record]) -> list[tuple[datetime, datetime]]:
-    """Return when each cell began and ended, in order."""
     begins = [
         (datetime.fromisoformat(record.started_at).astimezone(UTC), timedelta(seconds=record.duration_s))
         for record in records

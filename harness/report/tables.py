@@ -181,7 +181,6 @@ def _left_out(rows: Sequence[Sequence[TableCell]]) -> str:
 
 
 def _transposed(table: Table) -> Table:
-    """Return the table with its columns as rows."""
     names, *columns = zip(*table.rows, strict=True)
     rows = tuple(
         (word(head), *(cell._replace(bar=0.0) for cell in column))

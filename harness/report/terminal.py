@@ -81,7 +81,6 @@ def _table(data: ReportData) -> Table | None:
 
 
 def _show_all(console: Console, data: ReportData) -> None:
-    """Print every table, the verdicts with a value, the summary."""
     verdicts = [v for v in data.verdicts if v.outcome != "unavailable"]
     for made in [*map(data.table, data.blocks), verdict_table(data.spec.claims, data.claims, verdicts)]:
         if made is not None and made.rows:
@@ -139,7 +138,6 @@ def _cut(text: str, width: int) -> str:
 
 
 def _grid(made: Table, notes: Sequence[str], width: int, colours: bool) -> list[str]:
-    """Return the lines of a table with its title."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as Grid

@@ -113,7 +113,6 @@ def of_step(
 
 
 def _over(time: Value, metric: str, unit: str, work: float) -> Value:
-    """Return work over the time of a step, as a value of the same cell."""
     if time.min <= 0:
         raise ValueError(f"{time.workload}, {time.optimization}: a step took {time.min} s")
     return time._replace(

@@ -65,7 +65,6 @@ def _quoted(claim: Claim, shown: str | None) -> str:
 
 
 def _basis(verdict: Verdict) -> str:
-    """Return what the value rests on, in words."""
     if verdict.basis in STATS:
         interval = " and its 95 % interval" if verdict.basis == "mean" else ""
         return f"{STATS[verdict.basis]} of {counted(verdict.samples, 'sample')}{interval}"

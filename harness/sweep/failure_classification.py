@@ -153,7 +153,6 @@ def _text(error: BaseException) -> str:
 
 
 def _place(error: BaseException, package: str) -> str:
-    """Return where it was raised, and from which line of the suite."""
     frames = traceback.walk_tb(error.__traceback__)
     places = [f"{below_roots(frame.f_code.co_filename)}:{line}" for frame, line in frames]
     places = [place for place in places if not place.startswith("<frozen ")]

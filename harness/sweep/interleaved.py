@@ -184,7 +184,6 @@ def _remarks(rounds: Rounds) -> Iterator[str]:
 
 
 def _as_warm_up(output: Output) -> Output:
-    """Return a warm-up event under its own metric, separate from the samples."""
     return output._replace(metric=f"{output.metric}/{WARM_UP}") if isinstance(output, Reading) else output
 
 

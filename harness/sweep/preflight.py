@@ -194,7 +194,6 @@ def bf16_FLOP(cell: Cell, code: SuiteCode, suite: Any) -> float:
 
 
 def _built(suite: Any, code: SuiteCode, cell: Cell) -> Any:
-    """Return the cell's subject, without techniques."""
     subject = suite.build(cell.config["workload"], cell.seed)
     module = optimization_module(code, cell.module)
     return subject if module is None else apply(module, subject, cell.config["settings"])
@@ -206,7 +205,6 @@ def _has_bf16_products(group: Group) -> bool:
 
 
 def _has_own_model(cell: Cell) -> bool:
-    """Return whether the cell's model is that of a user's config.json."""
     return cell.config["workload"].get("hf_config") is not None
 
 

@@ -94,7 +94,6 @@ def plan_lines(
 
 
 def _ends(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
-    """Return how many cells ended how."""
     ends = Counter(records[cell.id].status for cell in cells if cell.id in records)
     return ", ".join(f"{count} {status}" for status, count in ends.items())
 
@@ -206,7 +205,6 @@ def name_of(cell: Cell) -> str:
 
 
 def _move_handlers(old: TextIO, new: TextIO) -> None:
-    """Redirect the log from `old` to `new`."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is old:
             handler.setStream(new)

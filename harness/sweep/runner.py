@@ -84,7 +84,6 @@ class SkipRules:
 
 
 def _same(cell: Cell) -> str:
-    """Return the cell's identity without its repeat."""
     return digest([cell.suite, cell.workload, cell.optimization, cell.config])
 
 

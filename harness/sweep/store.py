@@ -160,12 +160,10 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def _hosts(folder: Path) -> dict[str, str]:
-    """Return the host of each environment that the folder keeps, by the environment's digest."""
     return {digest: one.host for digest, one in environments(folder).items()}
 
 
 def _with_hosts(records: Mapping[str, Record], known: Mapping[str, str]) -> dict[str, Record]:
-    """Return the records with the hosts of their environments."""
     return {cell: record._replace(host=known.get(record.environment, "")) for cell, record in records.items()}
 
 
@@ -212,7 +210,6 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _is_ended(path: Path) -> bool:
-    """Return whether the last line is complete."""
     if not path.exists() or not path.stat().st_size:
         return True
     with open(path, "rb") as file:
@@ -323,11 +320,9 @@ def _wait_for(folder: Path, file: int) -> None:
 
 
 def _sign(lock: int) -> None:
-    """Write this process's number into a lock's file."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
 
 def _signed(lock: int) -> str:
-    """Return the number of the process that has a lock."""
     return os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"

@@ -160,7 +160,6 @@ def _exact(samples: Sequence[Mapping[int, Sequence[float]]], origin: str) -> Cha
 
 
 def _location(taken: Sequence[float], draws: bool) -> float:
-    """Return the location of a process's logarithms: the one that `statistics.ratio` uses."""
     return math.log(ratio([taken], [[1.0] * len(taken)], draws).value)
 
 
@@ -197,7 +196,6 @@ def _measurements(repeats: Repeats) -> dict[tuple[str, str], Measurement]:
 
 
 def _samples(repeats: Repeats, key: tuple[str, str]) -> dict[int, tuple[float, ...]]:
-    """Return the samples of a metric by repeat."""
     found = {repeat: measurement(record, *key) for repeat, record in repeats.items()}
     return {repeat: one.samples for repeat, one in found.items() if one is not None and one.samples}
 
@@ -337,7 +335,6 @@ def compare_folders(a: ResultsFolder, b: ResultsFolder, fail_above: float | None
 
 
 def _cells(folder: ResultsFolder) -> dict[CellName, dict[str, dict[int, Record]]]:
-    """Return the records of a folder by cell, machine and repeat; of several of one repeat, the latest."""
     cells: dict[CellName, dict[str, dict[int, Record]]] = {}
     for record in folder.records:
         name = CellName(record.cell.suite, record.cell.workload, record.cell.optimization)

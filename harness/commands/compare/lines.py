@@ -72,7 +72,6 @@ def _of_environments(
 
 
 def _described(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Return what numbers depend on, by name."""
     if "unknown" in environment:
         return {HOST: f"unknown host {environment['unknown']}".strip()}
     commit = str(environment.get("commit", ""))[:7]
@@ -296,7 +295,6 @@ ORDER = (*DIFFERENT, "no difference", "same", "undecided")  # verdicts in the or
 
 
 def _answer(found: FolderComparison) -> str:
-    """Return whether the comparison is a failure, and by what."""
     if found.fail_above is None:
         if not (changed := ranked(found)) or found.verdicts[changed[0]] not in DIFFERENT:
             return "Nothing changed beyond the noise."

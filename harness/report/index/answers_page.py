@@ -183,7 +183,6 @@ def _why(row: AnsweredClaim) -> str:
 
 
 def _shown(row: AnsweredClaim, runs: Sequence[IndexRow]) -> dict[str, object]:
-    """Return what the template shows of a row."""
     value, of, accepted = _best(row)
     return {
         "row": row,
@@ -200,7 +199,6 @@ def _shown(row: AnsweredClaim, runs: Sequence[IndexRow]) -> dict[str, object]:
 
 
 def _in_full(row: AnsweredClaim, runs: Sequence[IndexRow]) -> str:
-    """Return a claim's words and its source's, all evidence, what decides, and what to do."""
     claim = row.claim
     source = f" — {claim.source}" if claim.source else ""
     evidence = []

@@ -72,7 +72,6 @@ def _rank(
 
 
 def _of(one: Evidence) -> str:
-    """Return what our values are of, how they were obtained, and how many there are."""
     about = f"another quantity: {one.judged.quoted_by}" if one.related else one.group
     how = "fixed by the set-up" if one.grade == ILLUSTRATION else one.grade
     return ", ".join(filter(None, [about, how, f"n = {len(one.verdicts)}"]))
@@ -187,7 +186,6 @@ def ends_text(one: Evidence, claim: PaperClaim) -> tuple[str, str]:
 
 
 def _range(low: float, high: float, unit: str, per: str) -> str:
-    """Return both ends of a range of one unit."""
     return _joined(value_text(low, unit, per), value_text(high, unit, per))
 
 

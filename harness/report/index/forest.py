@@ -310,7 +310,6 @@ def _write(
 
 
 def _samples() -> list[tuple[str, str]]:
-    """Return what the legend explains, and how."""
     return [
         ("band", "what the claim accepts"),
         ("undecided", "the same, where the answer is undecided"),
@@ -320,7 +319,6 @@ def _samples() -> list[tuple[str, str]]:
 
 
 def _draw_legend(drawing: Drawing, size: Size, head: float) -> None:
-    """Draw what each look means above the axis, and what the axis is."""
     samples = _samples()
     per_column = math.ceil(len(samples) / size.columns)
     for number, (look, text) in enumerate(samples):

@@ -369,7 +369,6 @@ class JobsExecutor:
         return ends
 
     def _end_jobs(self, names: Sequence[str]) -> None:
-        """End jobs that wait or run, as far as the queue answers."""
         try:
             if names:
                 self._queue.cancel(names)

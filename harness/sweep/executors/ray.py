@@ -173,7 +173,6 @@ def _is_running(by: str) -> bool:
 
 
 def _nodes() -> dict[str, Mapping[str, float]]:
-    """Return the resources of each node that is alive, by its id."""
     import ray
 
     return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}

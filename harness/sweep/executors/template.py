@@ -157,7 +157,6 @@ class Template:
 
 
 def _ends(pid: int, patience_s: float) -> bool:
-    """Wait until the process has ended."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:  # reaped by another, because its template died
