@@ -103,12 +103,12 @@ def _device(file: Path) -> str:
     memory_B = float(sheet["memory_B"])
     usable_B = float(sheet.get("usable_memory_B") or memory_B)
     parts = [f"{memory_B / 1e9:g} GB ({usable_B / 2**30:.1f} GiB usable)"]
-    if rate := sheet.get("matmul_FLOP_per_s", {}).get("bf16"):
-        parts.append(f"bf16 {human(float(rate), 'FLOP/s')}")
-    if bandwidth := sheet.get("memory_bandwidth_B_per_s"):
-        parts.append(f"{human(float(bandwidth), 'B/s')}")
-    if link := sheet.get("link_B_per_s"):
-        parts.append(f"link {human(float(link), 'B/s')}")
+    rates = (
+        ("bf16 ", sheet.get("matmul_FLOP_per_s", {}).get("bf16"), "FLOP/s"),
+        ("", sheet.get("memory_bandwidth_B_per_s"), "B/s"),
+        ("link ", sheet.get("link_B_per_s"), "B/s"),
+    )
+    parts += [f"{of}{human(float(rate), unit)}" for of, rate, unit in rates if rate]
     return f"{sheet['name']}: {', '.join(parts)}"
 
 

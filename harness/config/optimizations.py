@@ -12,7 +12,6 @@ both. `gpu: true` in one makes it an alternative for hosts with a GPU.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -22,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from harness.bounds import Bounds
 from harness.config.code_fingerprint import ROOT, module_of
 from harness.config.protocols import SuiteCode, function_of, optimization_file
 from harness.config.techniques import KEY, checked_techniques, combination, name_of, refuse_conflicts
@@ -45,27 +45,15 @@ GPU = "gpu"  # not a field of a workload: the host must have a GPU
 Alternatives = tuple[Mapping[str, Container[Any]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NumberRange:
-    """All numbers from `at_least` to `at_most`."""
-
-    at_least: float = -math.inf
-    at_most: float = math.inf
-
-    def __contains__(self, value: object) -> bool:
-        """Return whether `value` is one of them; an optional field's null is not."""
-        return isinstance(value, int | float) and self.at_least <= value <= self.at_most
-
-
 def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> Alternatives:
     """Return `applies_to` as a YAML has it, each value as a container; raises ConfigError."""
+    alternatives = []
     for index, one in enumerate(given):
+        at = f"{where}[{index}]"
         if not isinstance(one, Mapping) or not one:
-            raise ConfigError(f"{where}[{index}]={one!r}: expected fields of a workload with their values")
-    return tuple(
-        {name: _values(f"{where}[{index}].{name}", name, value, fields) for name, value in one.items()}
-        for index, one in enumerate(given)
-    )
+            raise ConfigError(f"{at}={one!r}: expected fields of a workload with their values")
+        alternatives.append({name: _values(f"{at}.{name}", name, one[name], fields) for name in one})
+    return tuple(alternatives)
 
 
 def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Container[Any]:
@@ -86,7 +74,7 @@ def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Con
                 f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n, at_most: n}}"
             )
         ends = {end: check_value(f"{where}.{end}", n, {"type": "float"}) for end, n in value.items()}
-        return NumberRange(**ends)
+        return Bounds(**ends)
     return tuple(check_value(where, one, fields[name]) for one in values)
 
 

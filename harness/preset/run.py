@@ -85,9 +85,8 @@ def minutes(tasks: Sequence[Task]) -> str:
 def _table(programme: Programme) -> Iterator[str]:
     """Yield a line per sweep: the claims that it settles, and those to which it adds values."""
     rows = [("", "suite", "workload", "GPUs", "min", "settles")]
-    lists, targets = sweeps(programme.fit), programme.targets
-    ran: list[Task] = []
-    for number, tasks in enumerate(lists, 1):
+    targets, ran = programme.targets, list[Task]()
+    for number, tasks in enumerate(sweeps(programme.fit), 1):
         before, first, names = settled(targets, done_by(ran)), tasks[0], {one.workload for one in tasks}
         ran += tasks
         after = settled(targets, done_by(ran))
@@ -115,12 +114,11 @@ def _table(programme: Programme) -> Iterator[str]:
 def _lacking(programme: Programme) -> Iterator[str]:
     """Yield what other hardware would settle, and the claims that have no value here for another reason."""
     have = {(one.suite, one.claim) for one in programme.targets}
-    by_hardware: dict[str, dict[str, set[str]]] = {}
+    by_hardware: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     others: dict[tuple[str, str], str] = {}
     for one in programme.hindrances:
         if one.hardware:
-            workloads = by_hardware.setdefault(one.reason, {})
-            workloads.setdefault(f"{one.suite} {one.workload}", set()).add(one.claim)
+            by_hardware[one.reason][f"{one.suite} {one.workload}"].add(one.claim)
             have.add((one.suite, one.claim))
         else:
             others.setdefault((one.suite, one.claim), one.reason)
@@ -178,8 +176,7 @@ def run_programme(
             expected_s = estimated_s * pace.slower
             reports = len({name for name, one in paces.items() if one.ran} | {suite})
             left_s = programme.budget_s - elapsed_s - report_s * reports
-            entry = _entry(tasks, expected_s)
-            entries.append(entry)
+            entries.append(entry := _entry(tasks, expected_s))
             if expected_s > left_s:
                 entry["ended"] = "left out: no time"
                 if tasks[0] in programme.fit:
