@@ -279,9 +279,7 @@ def _read(file: Path) -> tuple[dict[str, Any], str]:
         config = config | {"model_type": LANGUAGE_MODELS[config["model_type"]]}
     config = config | towers
     if not (model_type := config.get("model_type")):
-        raise ValueError(
-            f"{file}: {section}model_type is missing; it names the architecture, such as 'llama'"
-        )
+        raise ValueError(f"{file}: {section}model_type is missing; it names the architecture, as 'llama'")
     for names in (LAYERS, HIDDEN, HEADS, VOCAB):
         given = [name for name in names if name in config]
         if _size(file, config, names) is None and given:
@@ -295,9 +293,7 @@ def _text(file: Path) -> str:
         if not stat.S_ISREG((found := file.stat()).st_mode):
             raise ValueError(f"{file}: is not a file; give a config.json or the folder of one")
         if found.st_size > LARGEST_FILE_B:
-            raise ValueError(
-                f"{file}: larger than {LARGEST_FILE_B // 1_000_000} MB, so it is not a config.json"
-            )
+            raise ValueError(f"{file}: larger than {LARGEST_FILE_B / 1e6:g} MB, so it is not a config.json")
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: is not text in UTF-8, so it is not a config.json") from error
@@ -355,9 +351,8 @@ def workload_from_file(
     The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
     to its architecture's class get placeholders, which the worker replaces by the model's own.
     """
-    config, origin = _read(path)
+    config, source = _read(path)
     file = path / "config.json" if path.is_dir() else path
-    source = origin
     if num_hidden_layers is not None:
         source += f", the first {num_hidden_layers} of {_size(file, config, LAYERS)} layers"
         config = _first_layers(file, config, num_hidden_layers)
@@ -376,10 +371,7 @@ def workload_of_config(
 
     `file`: for error messages. Raises ValueError with one line.
     """
-    found, model_type = (
-        {size: _size(file, config, names) for size, names in SIZES.items()},
-        config["model_type"],
-    )
+    found, model_type = {size: _size(file, config, of) for size, of in SIZES.items()}, config["model_type"]
     own_heads, shared = found["num_attention_heads"], found["num_key_value_heads"]
     if own_heads and shared and own_heads % shared and has_size(model_type, "num_key_value_heads"):
         raise ValueError(

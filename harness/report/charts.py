@@ -228,13 +228,13 @@ def _noise(block: EffectPlotBlock, index: ResultIndex) -> tuple[float, float] | 
 
 
 class LinePoint(NamedTuple):
-    """One point of a line; `low` and `high` are the ends of its interval, the same where it has none."""
+    """One point of a line."""
 
     x: float
     y: float
     name: str
     value: Value
-    low: float
+    low: float  # end of its interval; y where it has none
     high: float
 
 

@@ -213,11 +213,9 @@ def write_suite(folder: Path, data: ReportData) -> Path:
 
     layout = arrange(data)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    for path in (folder / "figures").glob("*.svg"):
-        if path.name not in layout.figures:  # drawn by an earlier report
-            path.unlink()
-    texts = {f"figures/{name}": figure.file() for name, figure in layout.figures.items()}
-    texts |= {
+    earlier = (path.name for path in (folder / "figures").glob("*.svg"))
+    texts = {f"figures/{name}": "" for name in earlier}  # which are removed, unless drawn again
+    texts |= {f"figures/{name}": figure.file() for name, figure in layout.figures.items()} | {
         "report.md": markdown.report(data, layout),
         "verdicts.json": verdicts_json(data.claims, data.verdicts),
         "measurements.csv": measurements_csv(data.records),

@@ -1,15 +1,11 @@
 """How much a metric changed between two runs, and whether that is more than noise; pure, on plain numbers.
 
-A run samples a metric in several fresh processes. A process has its own memory layout and luck, so processes
-are the independent draws, and rounds within one are not. Each process counts once, by the location of the
-logarithms of its samples. Processes of two runs do not pair: the interval of the ratio is Welch's, with
-Satterthwaite's degrees of freedom (Welch 1947, "The generalization of Student's problem when several
-different population variances are involved"). A bootstrap over three processes would be too narrow.
+Each process of a run counts once, by the location of the logarithms of its samples. Processes of two runs do
+not pair: the interval of the ratio is Welch's, with Satterthwaite's degrees of freedom (Welch 1947, "The
+generalization of Student's problem when several different population variances are involved").
 
 Many metrics are tested at once. Holm's method (1979, "A simple sequentially rejective multiple test
 procedure") bounds the probability of any false finding among all of them, whichever hypotheses are true.
-
-Which values of a metric are better: as the suite's report declares, else by the metric's unit.
 """
 
 from __future__ import annotations
