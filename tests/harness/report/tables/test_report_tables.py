@@ -16,6 +16,7 @@ from harness.report.comparison import compared
 from harness.report.results import ResultIndex, write_measurements
 from harness.report.spec import OwnTableBlock, Pairing, load_spec
 from harness.report.summary import wrong_results
+from harness.report.tables import divided
 from harness.report.write import benchmark_json
 from suites.portability.report import application, architectural
 
@@ -80,6 +81,16 @@ def test_what_an_optimization_does_to_bytes(ours, base, expected):
 
 def calculated(value, unit="1"):
     return (unit, "calculated", (value,))
+
+
+def test_a_value_is_divided_by_that_of_its_own_method_else_by_the_first_of_its_cell():
+    figures = {("peak", "rule"): calculated(2.8e11, "B"), ("parameters", ""): calculated(5e10)}
+    for metric, size_B in {"peak": 2e11, "reserved": 2.1e11}.items():
+        figures[metric, "dry"] = calculated(size_B, "B")
+    index = found([made("w", "baseline", figures)]).index
+    reserved = index.get("w", "baseline", "reserved", "dry")
+    assert divided(reserved, index, "peak").median == 2.1 / 2
+    assert divided(reserved, index, "parameters").median == 4.2
 
 
 TIMES = {
