@@ -104,10 +104,10 @@ def test_another_process_writes_the_same_bytes_without_heavy_libraries(tmp_path,
     assert files(written[1]) == files(tmp_path / "two")
 
 
-def test_what_cannot_be_written_or_read_is_one_line(tmp_path):
+def test_what_cannot_be_written_or_read_is_one_line(tmp_path, written):
     (tmp_path / "taken").write_text("a file")
     said = f"cannot write the report into {tmp_path / 'taken'}: "
-    mistaken(lambda: write_report(tmp_path / "taken", found()), said)
+    mistaken(lambda: write_report(tmp_path / "taken", written[0]), said)
     (tmp_path / "environment-synthetic.json").write_text("{")
     mistaken(lambda: found(folder=tmp_path), "environment-synthetic.json: cannot be read")
 
