@@ -33,8 +33,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-SCORES = "attention scores"
-"""What live bytes of a peak are of, where attention is explicit."""
+SCORES = "attention scores"  # what live bytes of a peak are of, where attention is explicit
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,15 +54,12 @@ class Bounds:
     multiple_of: str | None = None
     not_above: str | None = None
 
-    def allow(self, value: float) -> bool:
-        """Return whether a number is within its bounds by numbers."""
-        return all(BOUNDS[rule][0](value, bound) for rule, bound in self._stated().items())
-
-    def _stated(self) -> dict[str, float]:
-        return {rule: bound for rule in BOUNDS if (bound := getattr(self, rule)) is not None}
-
-    def __str__(self) -> str:
-        return " and ".join(f"{rule.replace('_', ' ')} {bound}" for rule, bound in self._stated().items())
+    def __contains__(self, value: object) -> bool:
+        """Return whether a value is a number within its bounds by numbers."""
+        stated = [(rule, getattr(self, name)) for name, (rule, _) in BOUNDS.items()]
+        if not isinstance(value, int | float):
+            return False
+        return all(bound is None or rule(value, bound) for rule, bound in stated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +76,4 @@ def field_and_factor(relation: str) -> tuple[str, float]:
     return (part[1], float(part[2])) if part else (relation, 1)
 
 
-PositiveInt = Annotated[int, Bounds(at_least=1)]
-"""A count."""
+PositiveInt = Annotated[int, Bounds(at_least=1)]  # a count

@@ -87,8 +87,7 @@ class Adapters(msgspec.Struct, frozen=True, kw_only=True):
     flat: bool = False  # FSDP1 shards adapters and frozen weights of a layer as one flat parameter
 
 
-HIDDEN_SIZES = ("hidden_size", "n_embd", "d_model")
-"""Names of the hidden size in a config.json."""
+HIDDEN_SIZES = ("hidden_size", "n_embd", "d_model")  # names of the hidden size in a config.json
 
 DEEPSPEED_BUCKET = 500_000_000
 """Elements of reduce_bucket_size and allgather_bucket_size by default (deepspeed 0.19.8,

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-SCHEMA = 2
-"""Version of the line that one record is; a reader refuses any other."""
+SCHEMA = 2  # version of the line that one record is; a reader refuses any other
 
 UNITS = frozenset(
     (

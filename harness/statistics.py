@@ -8,18 +8,11 @@ layout and luck, and rounds in each. A process's location is the interquartile m
 their mean where rounds are draws and outliers are not disturbances. The ratio is the mean over processes, and
 its interval comes from the processes, which are the independent draws.
 
-The interval is not the percentile interval of a hierarchical bootstrap. With few processes that one is wrong
-in three ways, each of which has a closed correction.
-
-- Resampling k processes yields a variance (k - 1)/k of the right one (Hesterberg 2015, "What Teachers Should
-  Know About the Bootstrap", section 4.2): multiplied by k/(k - 1).
-- Resampling the rounds too counts their noise twice, because it is in the spread between processes already
-  (Davison and Hinkley 1997, "Bootstrap Methods and their Application", section 3.8): that stage is left out.
-- Its tails are those of a normal distribution, where the variance of five processes is hardly known:
-  Student's t with k - 1 degrees of freedom takes their place.
-
-What remains is mean +- t(k - 1) s/sqrt(k) of the processes' locations. `tests/benchmarks/coverage.py`
-compares it with the bootstrap itself, on samples with drift, outliers and two modes.
+It is mean +- t(k - 1) s/sqrt(k) of the k processes' locations, which is a hierarchical bootstrap with three
+closed corrections: of its variance, which is (k - 1)/k of the right one (Hesterberg 2015, "What Teachers
+Should Know About the Bootstrap", section 4.2), of the rounds' noise, which it counts twice (Davison and
+Hinkley 1997, "Bootstrap Methods and their Application", section 3.8), and of its normal tails.
+`tests/benchmarks/coverage.py` compares both.
 """
 
 from __future__ import annotations
@@ -35,11 +28,8 @@ CONFIDENCE = 0.95
 LEAST_BAND = 0.01
 """A difference within 1 % counts as none, however quiet the machine. Sampling aims no closer."""
 
-MOST_BAND = 0.05
-"""Where the noise is wider than this, an interval inside it only shows that nothing is known."""
-
-LEAST_WINDOW = 4
-"""Samples in each of the two windows that decide whether a process has settled."""
+MOST_BAND = 0.05  # where the noise is wider than this, an interval inside it only shows that nothing is known
+LEAST_WINDOW = 4  # samples in each of the two windows that decide whether a process has settled
 
 STEADY_WITHIN = 0.01
 """A decrease from window to window by less than this is not warm-up: it is within `LEAST_BAND`."""
@@ -82,8 +72,6 @@ def ratio(ours: Sequence[Sequence[float]], base: Sequence[Sequence[float]], draw
 def effect(ratio: Ratio, noise: Ratio | None) -> str:
     """Return a variant's effect on a quantity of which less is better.
 
-    It is one of pays, costs, no difference and undecided.
-
     `noise` is the ratio of the baseline to itself in the same run; its end farthest from 1, in both
     directions, is the band. pays, costs: the interval excludes 1 and the estimate lies outside the band. no
     difference: the interval lies inside the band, taken as at least `LEAST_BAND` and at most `MOST_BAND`.
@@ -101,10 +89,7 @@ def effect(ratio: Ratio, noise: Ratio | None) -> str:
 
 
 def effect_within(ratio: Ratio, equal_within: float) -> str:
-    """Return a variant's effect where no noise is measured: a difference of `equal_within` counts as none.
-
-    It is one of pays, costs, no difference and undecided, of a quantity of which less is better.
-    """
+    """Return a variant's effect where no noise is measured: a difference of `equal_within` counts as none."""
     band = math.log1p(equal_within)
     low, value, high = (
         math.log(end) if end > 0 else -math.inf for end in (ratio.low, ratio.value, ratio.high)
@@ -160,21 +145,17 @@ def break_even(cost_s: float, baseline_s: float, ratio: Ratio) -> BreakEven:
 
     The interval is that of the ratio; the cost is one sample. Infinite where nothing is saved.
     """
-    ends = (cost_s / (baseline_s * (1 - one)) if one < 1 else math.inf for one in ratio[:3])
-    steps, low, high = ends
-    return BreakEven(steps, low, high)
+    return BreakEven(*(cost_s / (baseline_s * (1 - one)) if one < 1 else math.inf for one in ratio[:3]))
 
 
 def is_steady(samples: Sequence[float]) -> bool:
     """Return whether a process's time has settled, its warm-up being over by `samples` (all so far).
 
     The newest quarter of the samples, at least four, is compared with as many before it. Settled: neither the
-    median nor the minimum has fallen by more than 1 %, or by more than two standard errors of the difference
-    of two medians. The median gives the window's location; the minimum sees a step that has only just come,
-    because other processes' noise adds time and takes none away. The standard error is from the newest
-    window's median absolute deviation alone (times 1.4826 for sigma, times sqrt(pi/2) for a median): the
-    older window contains the decrease in question. An increase is not waited for: that is drift, which pairs
-    share. Fewer than two windows are never steady.
+    median nor the minimum, which sees a step that has only just come, has fallen by more than 1 %, or by more
+    than two standard errors of the difference of two medians. The standard error is from the newest window's
+    median absolute deviation alone (times 1.4826 for sigma, times sqrt(pi/2) for a median): the older window
+    contains the decrease in question. An increase is drift, which pairs share. Below two windows: False.
     """
     window = max(LEAST_WINDOW, len(samples) // 4)
     if len(samples) < 2 * window:

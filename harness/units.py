@@ -16,8 +16,7 @@ LEGEND = (
     "ᶜ calculated by a formula"
 )
 
-PUBLISHED = "ᵖ published by others"
-"""Part of the legend where a report has such a value; most have none."""
+PUBLISHED = "ᵖ published by others"  # part of the legend where a report has such a value; most have none
 
 
 def legend(origins: Iterable[str]) -> str:
@@ -55,8 +54,7 @@ def choices(unit: str) -> tuple[str, ...]:
     return tuple(_SCALES[unit])
 
 
-LARGE = 1e15
-"""Numbers above it are written as powers of ten."""
+LARGE = 1e15  # numbers above it are written as powers of ten
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 

@@ -17,14 +17,12 @@ DONE, FAILED, MISTAKE, NO, BROKEN_CELL, DEPENDS = 0, 1, 2, 3, 4, 5
 """Exit statuses: done, a failure while it ran, a mistake of the user's, a no (it does not fit), a sweep
 in which a cell crashed or computed wrongly, and an answer that depends on what was not said."""
 
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit status after Ctrl-C."""
+INTERRUPTED = 128 + signal.SIGINT  # exit status after Ctrl-C
 
 LONGEST = 299
 """Characters of an error message before its end of line; a longer one is shortened in the middle."""
 
-LONG_WORD = re.compile(r"\S{100,}")
-"""A value or a path so long that it is shortened first."""
+LONG_WORD = re.compile(r"\S{100,}")  # a value or a path so long that it is shortened first
 
 PLAIN = str.maketrans(
     {"×": "x", "–": "-", "—": "-", "…": "...", "·": "*", "²": "2", "³": "3", "µ": "u", "→": "->", "−": "-"}
@@ -54,8 +52,7 @@ OF_PATHS = (
 )
 """What the system says of a path that was typed wrongly."""
 
-OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-"""What it says of a disk that takes no more."""
+OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)  # what it says of a disk that takes no more
 
 
 def start(name: str, argv: Sequence[str], usage: str, answer: Callable[[Sequence[str]], int]) -> int:

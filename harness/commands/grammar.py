@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 UNITS_B = {"MB": 1e6, "MiB": 2.0**20, "GB": 1e9, "GiB": 2.0**30}
 SIZE = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS_B)})", re.IGNORECASE)
 
-MOST = 10**9
-"""Largest whole number of a command: products of two of them are exact in 64 bits."""
-
-MOST_B = 1e15
-"""Largest device, in bytes."""
+MOST = 10**9  # largest whole number of a command: products of two of them are exact in 64 bits
+MOST_B = 1e15  # largest device, in bytes
 
 
 @dataclass(frozen=True)
@@ -147,9 +144,11 @@ def device_file(option: str) -> str:
     from harness.config.run import names
 
     known = names("hardware")
+    if option in known:
+        return option
     chip, *rest = option.split("_")
-    if option in known or not all(VARIES.fullmatch(one) for one in rest):
-        return option if option in known else ""
+    if not all(map(VARIES.fullmatch, rest)):
+        return ""
     sheets = {name: read_yaml(CONF / "hardware" / f"{name}.yaml") for name in known}
     alike = [name for name, sheet in sheets.items() if chip in (sheet.get("variants") or {})]
     found = next(iter([*alike, *(name for name in known if name.split("_")[0] == chip)]), "")

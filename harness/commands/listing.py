@@ -51,7 +51,7 @@ def list_lines(words: Sequence[str]) -> Iterator[str]:
     kinds = what or (["workloads", "variants"] if suite else ["suites", "hardware", "executors"])
     for number, kind in enumerate(kinds):
         if len(kinds) > 1:
-            yield from ["", f"{kind}:"] if number else [f"{kind}:"]
+            yield from ["", f"{kind}:"][not number :]
         rows = list(_rows(kind, [suite] if suite else names("suite")))
         width = max((len(name) for name, _ in rows), default=0)
         for name, text in rows:
@@ -62,7 +62,6 @@ def list_lines(words: Sequence[str]) -> Iterator[str]:
 
 
 def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield names with a description of each."""
     match kind:
         case "hardware":
             yield from ((name, _device(CONF / f"hardware/{name}.yaml")) for name in names("hardware"))
@@ -83,7 +82,6 @@ def _rows(kind: str, suites: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _about(code: SuiteCode, name: str) -> str:
-    """Return the first line of an optimization's docstring."""
     one, file = function_of(code, name), optimization_file(code, name)
     text = one.function.__doc__ if one else file and ast.get_docstring(parsed(file))
     return (text or "").partition("\n")[0]
@@ -101,17 +99,16 @@ def technique_lines(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _device(file: Path) -> str:
-    """Return a device's name and what conf/hardware/ has of it."""
     sheet = read_yaml(file)
     memory_B = float(sheet["memory_B"])
     usable_B = float(sheet.get("usable_memory_B") or memory_B)
     parts = [f"{memory_B / 1e9:g} GB ({usable_B / 2**30:.1f} GiB usable)"]
-    if rate := sheet.get("matmul_FLOP_per_s", {}).get("bf16"):
-        parts.append(f"bf16 {human(float(rate), 'FLOP/s')}")
-    if bandwidth := sheet.get("memory_bandwidth_B_per_s"):
-        parts.append(f"{human(float(bandwidth), 'B/s')}")
-    if link := sheet.get("link_B_per_s"):
-        parts.append(f"link {human(float(link), 'B/s')}")
+    rates = (
+        ("bf16 ", sheet.get("matmul_FLOP_per_s", {}).get("bf16"), "FLOP/s"),
+        ("", sheet.get("memory_bandwidth_B_per_s"), "B/s"),
+        ("link ", sheet.get("link_B_per_s"), "B/s"),
+    )
+    parts += [f"{of}{human(float(rate), unit)}" for of, rate, unit in rates if rate]
     return f"{sheet['name']}: {', '.join(parts)}"
 
 

@@ -48,8 +48,7 @@ python -m harness.profile traces/ model_FLOP=3e15 peak=h100_80gb out=profile
 
 NUMBERS = ("model_FLOP", "instruction", "utilisation", "overlap", "frequency")
 KEYS = (*NUMBERS, "peak", "against", "clocks", "out", "communication")
-WHOLE = 1_000_000
-"""Characters of a line in which no name is shortened."""
+WHOLE = 1_000_000  # characters of a line in which no name is shortened
 
 CLOCKS = {"aligned": True, "recorded": False}
 

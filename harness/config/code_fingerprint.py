@@ -49,9 +49,8 @@ def imports_of(file: Path, root: Path = ROOT) -> frozenset[str]:
             modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
-            name = ".".join([*base, *([node.module] if node.module else [])])
-            modules.add(name)
-            modules.update(f"{name}.{alias.name}" for alias in node.names)
+            name = ".".join(filter(None, [*base, node.module]))
+            modules |= {name, *(f"{name}.{alias.name}" for alias in node.names)}
     return frozenset(n for n in modules if file_of(n, root))
 
 

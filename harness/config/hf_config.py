@@ -50,11 +50,8 @@ MOST_LAYERS = 1024
 MOST_COUNTED = 16_384
 """Modules of one kind at most. Ten times as many as any published model has are too many to be built."""
 
-LARGEST_NUMBER = 2**63 - 1
-"""Torch's sizes are int64."""
-
-SHOWN = 60
-"""Characters of a value that an error message shows."""
+LARGEST_NUMBER = 2**63 - 1  # torch's sizes are int64
+SHOWN = 60  # characters of a value that an error message shows
 
 
 def parse_object(text: str) -> Any:
@@ -112,7 +109,6 @@ def _entries(value: Any, path: str = "", key: str = "") -> Iterator[tuple[str, s
 
 
 def _expected_number(key: str, value: Any) -> str:
-    """Return what a number must be; "" where nothing speaks against it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     if math.isnan(value) or (key and math.isinf(value)):
@@ -214,8 +210,7 @@ AFTER_PADDING = frozenset(
 )
 """Architectures whose positions begin after the padding token's number: 1 unless a config says more."""
 
-USUAL_SEQ_LEN = 2048
-"""Sequence length where `suite.hf_defaults.seq_len` is not given."""
+USUAL_SEQ_LEN = 2048  # sequence length where `suite.hf_defaults.seq_len` is not given
 
 OF_ALL_SECTIONS = ("tie_word_embeddings", "quantization_config")
 """Keys next to a `text_config` that also concern the language model."""
@@ -238,11 +233,8 @@ LANGUAGE_MODELS = {
 Both have the same parameters in transformers 5.23.0.
 """
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-"""Name of a model on the Hub: owner/model."""
-
-LARGEST_FILE_B = 10_000_000
-"""No config.json comes near this size; weights given by mistake are not read."""
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # name of a model on the Hub: owner/model
+LARGEST_FILE_B = 10_000_000  # no config.json comes near this size; weights given by mistake are not read
 
 
 class FileWorkload(NamedTuple):
@@ -287,9 +279,7 @@ def _read(file: Path) -> tuple[dict[str, Any], str]:
         config = config | {"model_type": LANGUAGE_MODELS[config["model_type"]]}
     config = config | towers
     if not (model_type := config.get("model_type")):
-        raise ValueError(
-            f"{file}: {section}model_type is missing; it names the architecture, such as 'llama'"
-        )
+        raise ValueError(f"{file}: {section}model_type is missing; it names the architecture, as 'llama'")
     for names in (LAYERS, HIDDEN, HEADS, VOCAB):
         given = [name for name in names if name in config]
         if _size(file, config, names) is None and given:
@@ -303,9 +293,7 @@ def _text(file: Path) -> str:
         if not stat.S_ISREG((found := file.stat()).st_mode):
             raise ValueError(f"{file}: is not a file; give a config.json or the folder of one")
         if found.st_size > LARGEST_FILE_B:
-            raise ValueError(
-                f"{file}: larger than {LARGEST_FILE_B // 1_000_000} MB, so it is not a config.json"
-            )
+            raise ValueError(f"{file}: larger than {LARGEST_FILE_B / 1e6:g} MB, so it is not a config.json")
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: is not text in UTF-8, so it is not a config.json") from error
@@ -363,9 +351,8 @@ def workload_from_file(
     The name is the file's, or its folder's where the file is called config.json. Sizes that a config leaves
     to its architecture's class get placeholders, which the worker replaces by the model's own.
     """
-    config, origin = _read(path)
+    config, source = _read(path)
     file = path / "config.json" if path.is_dir() else path
-    source = origin
     if num_hidden_layers is not None:
         source += f", the first {num_hidden_layers} of {_size(file, config, LAYERS)} layers"
         config = _first_layers(file, config, num_hidden_layers)
@@ -384,10 +371,7 @@ def workload_of_config(
 
     `file`: for error messages. Raises ValueError with one line.
     """
-    found, model_type = (
-        {size: _size(file, config, names) for size, names in SIZES.items()},
-        config["model_type"],
-    )
+    found, model_type = {size: _size(file, config, of) for size, of in SIZES.items()}, config["model_type"]
     own_heads, shared = found["num_attention_heads"], found["num_key_value_heads"]
     if own_heads and shared and own_heads % shared and has_size(model_type, "num_key_value_heads"):
         raise ValueError(

@@ -4,8 +4,6 @@ An optimization is `conf/suite/<suite>/<name>.yaml`, which lists techniques, or 
 `optimizations.py` of the suite's package or the module `<name>.py` there or in a folder, or both. `baseline`
 and `baseline_again` are the harness's own.
 
-Which variants are planned for which workloads: what cannot apply is left out of the plan, and counted.
-
 A suite's YAML and an optimization's may have `applies_to`: alternatives, each a mapping from fields of a
 workload to the values that they may have: one, a list, or of a number `{at_least: n, at_most: n}`, either or
 both. `gpu: true` in one makes it an alternative for hosts with a GPU.
@@ -14,7 +12,6 @@ both. `gpu: true` in one makes it an alternative for hosts with a GPU.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,6 +21,7 @@ from typing import Any
 
 import yaml
 
+from harness.bounds import Bounds
 from harness.config.code_fingerprint import ROOT, module_of
 from harness.config.protocols import SuiteCode, function_of, optimization_file
 from harness.config.techniques import KEY, checked_techniques, combination, name_of, refuse_conflicts
@@ -42,33 +40,20 @@ from harness.config.validation import (
 )
 from harness.units import counted
 
-GPU = "gpu"
-"""Not a field of a workload: the host must have a GPU."""
+GPU = "gpu"  # not a field of a workload: the host must have a GPU
 
 Alternatives = tuple[Mapping[str, Container[Any]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NumberRange:
-    """All numbers from `at_least` to `at_most`."""
-
-    at_least: float = -math.inf
-    at_most: float = math.inf
-
-    def __contains__(self, value: object) -> bool:
-        """Return whether `value` is one of them; an optional field's null is not."""
-        return isinstance(value, int | float) and self.at_least <= value <= self.at_most
-
-
 def checked_alternatives(where: str, given: Any, fields: Mapping[str, Any]) -> Alternatives:
     """Return `applies_to` as a YAML has it, each value as a container; raises ConfigError."""
+    alternatives = []
     for index, one in enumerate(given):
+        at = f"{where}[{index}]"
         if not isinstance(one, Mapping) or not one:
-            raise ConfigError(f"{where}[{index}]={one!r}: expected fields of a workload with their values")
-    return tuple(
-        {name: _values(f"{where}[{index}].{name}", name, value, fields) for name, value in one.items()}
-        for index, one in enumerate(given)
-    )
+            raise ConfigError(f"{at}={one!r}: expected fields of a workload with their values")
+        alternatives.append({name: _values(f"{at}.{name}", name, one[name], fields) for name in one})
+    return tuple(alternatives)
 
 
 def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Container[Any]:
@@ -89,7 +74,7 @@ def _values(where: str, name: str, value: Any, fields: Mapping[str, Any]) -> Con
                 f"{where}={value!r}: expected a value, a list, or of a number {{at_least: n, at_most: n}}"
             )
         ends = {end: check_value(f"{where}.{end}", n, {"type": "float"}) for end, n in value.items()}
-        return NumberRange(**ends)
+        return Bounds(**ends)
     return tuple(check_value(where, one, fields[name]) for one in values)
 
 
@@ -124,8 +109,7 @@ BASELINES = (BASELINE, AGAIN)
 
 AGAIN_TITLE = "Baseline again (noise)"
 
-OWN_KEYS = ("title", "techniques")
-"""Keys of a variant that are no settings."""
+OWN_KEYS = ("title", "techniques")  # keys of a variant that are no settings
 
 EXPECTED = "expected the keys of a variant, such as {title: TEXT}"
 

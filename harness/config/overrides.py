@@ -26,15 +26,13 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from harness.config.schema import NOT_IN_YAML
 from harness.config.validation import ConfigError, describe, refuse_unknown, shown, unknown
 
-WORKLOADS = ["suite", "workloads"]
-"""Path of what `+` may add to and `~` may leave out of."""
+WORKLOADS = ["suite", "workloads"]  # path of what `+` may add to and `~` may leave out of
 
 OF_SUITE = (
     *("hf_defaults", "model", "optimizations", "sampling", "trace", "trace_defaults", "workload_from"),
     "workloads",
 )
 """What a command may change of a suite; the rest decides what its results mean."""
-
 
 MEANT = {"model": "suite.workload_from", "workload_from": "suite.workload_from", "device": "hardware"}
 """Keys of harness.fit and short forms, and which keys do the same here."""

@@ -25,8 +25,7 @@ Built = TypeVar("Built", covariant=True)
 Session = TypeVar("Session", contravariant=True)
 Configured = TypeVar("Configured")
 
-Techniques = Sequence[tuple[str, Json]]
-"""Techniques of a training step, by name, each with its settings."""
+Techniques = Sequence[tuple[str, Json]]  # techniques of a training step, by name, each with its settings
 
 
 class Suite(Protocol[Built, Session]):
@@ -114,7 +113,6 @@ class Function(NamedTuple):
 
 
 def _functions(protocol: type, required: bool = True) -> dict[str, Function]:
-    """Return the functions of a protocol by name."""
     return {
         name: Function(tuple(inspect.signature(one).parameters)[1:], required)
         for name, one in vars(protocol).items()

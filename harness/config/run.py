@@ -45,9 +45,11 @@ from harness.config.overrides import (
 )
 from harness.config.schema import EXECUTORS, ExecutorSchema, OptimizationSchema, RunSchema, SuiteSchema
 from harness.config.validation import (
+    NUMBERS,
     ConfigError,
     as_mapping,
     check_value,
+    fields_of,
     nearest,
     refuse_unknown,
     shown,
@@ -134,19 +136,7 @@ logger = logging.getLogger("harness.sweep.progress")
 
 GROUPS = ("suite", "executor", "hardware")
 
-LEAST = {
-    "nodes": 1,
-    "ranks_per_node": 1,
-    "gpus_per_node": 0,
-    "cpus_per_task": 1,
-    "memory_GB": 0.1,
-    "time_limit_min": 1,
-    "groups_per_job": 1,
-    "array_parallelism": 1,
-    "cpus_per_job": 1,
-    "gpus_per_job": 0,
-}
-"""The least value of each number among the keys of executors."""
+LEAST = {"gpus_per_node": 0, "gpus_per_job": 0, "memory_GB": 0.1}  # of keys of executors; of others 1
 
 AGAIN = {"type": "str", "one_of": [status.value for status in Status if status != Status.OK]}
 """What `retry` may list."""
@@ -285,14 +275,14 @@ def load(words: Sequence[str]) -> list[Run]:
                 f"executor.workers: the cells of suite {suite} are timed, so one runs at a time"
             )
         return [run]
-    for key in (one.key_or_group for one in values):
+    keys = [one.key_or_group for one in values]
+    for key in keys:
         if key.split(".")[0] in ("suite", "only", "techniques", "workloads"):
             raise ConfigError(
                 f"{key}: suite=all runs every suite in full; name one suite to choose within it"
             )
     runs = [load_suite(name, groups, values) for name in names("suite")]
-    below = any(override.key_or_group == "out" for override in values)
-    return [replace(run, out=run.out / run.suite) if below else run for run in runs]
+    return [replace(run, out=run.out / run.suite) for run in runs] if "out" in keys else runs
 
 
 def load_suite(name: str, groups: Mapping[str, str], values: Sequence[Override]) -> Run:
@@ -402,14 +392,11 @@ def checked(config: Mapping[str, Any], name: str, executor: str) -> Run:
     for name_, low in (("rounds", 2), ("target_ci_half_width", 1e-4), ("budget_s", 0)):
         kind = "int" if name_ == "rounds" else "float"
         check_value(f"suite.sampling.{name_}", suite["sampling"][name_], {"type": kind, "at_least": low})
-    workers = {"type": "int", "at_least": 1, "optional": True}
-    check_value("executor.workers", config["executor"]["workers"], workers)
-    for key, least in LEAST.items() if executor in EXECUTORS else ():
-        if key in config["executor"]:
-            kind = "float" if key == "memory_GB" else "int"
-            optional = key in ("cpus_per_task", "memory_GB", "array_parallelism")
-            allowed = {"type": kind, "at_least": least, "optional": optional}
-            check_value(f"executor.{key}", config["executor"][key], allowed)
+    for key, allowed in fields_of(EXECUTORS.get(executor, ExecutorSchema), any_type=True).items():
+        if allowed.get("type") in NUMBERS:
+            check_value(
+                f"executor.{key}", config["executor"][key], {**allowed, "at_least": LEAST.get(key, 1)}
+            )
     check_value("hardware.memory_B", config["hardware"]["memory_B"], {"type": "float", "at_least": 1})
     if config["techniques"] and name not in (able := suites_with("takes_techniques")):
         raise ConfigError(f"techniques: suite {name} takes none; suites that do: {', '.join(able)}")

@@ -7,8 +7,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-NOT_IN_YAML = {"yaml": False}
-"""Metadata of a key that a YAML must not have."""
+NOT_IN_YAML = {"yaml": False}  # metadata of a key that a YAML must not have
 
 
 @dataclass
@@ -68,7 +67,6 @@ class SuiteSchema:
     takes_techniques: bool = False  # its suite.py has apply_techniques
     bf16_products: bool = False  # its suite.py has bf16_FLOP
     techniques_apply_to: list[Any] = field(default_factory=list)  # an optimization of techniques alone
-    depends_on: list[str] = field(default_factory=list)  # modules and files that its cells start or read
     parallel: bool = False  # nothing is timed: cells may run at once, by default one per core
     quick: dict[str, Any] = field(default_factory=dict)  # what selection=quick runs: harness.config.run
     workload_from: str | None = None

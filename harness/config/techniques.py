@@ -1,8 +1,8 @@
 """Checks the techniques that an optimization's YAML or a command's `techniques=[...]` lists.
 
 They are declared in suites/training/declared.py; the code of one is its module in
-suites/training/techniques, which needs torch. Any value is taken of a setting whose type cannot be
-checked. A word that people use for a technique is answered with the entry that means it.
+suites/training/techniques, which needs torch. A word that people use for a technique is answered with the
+entry that means it.
 
 A list names each technique by `name`, by `name.value`, or by `{name: {setting: value}}`. The value of
 `name.value` is that of the only setting which lists it among its choices, or of the first setting. A
@@ -78,8 +78,7 @@ TECHNIQUE = {
 
 SEE = "docs/extend/adding-a-technique.md lists what a technique has"
 
-Named = tuple[tuple[str, Mapping[str, Any]], ...]
-"""(name, settings) of each technique of a list."""
+Named = tuple[tuple[str, Mapping[str, Any]], ...]  # (name, settings) of each technique of a list
 
 
 def declared() -> Mapping[str, DeclaredTechnique]:
@@ -106,8 +105,7 @@ def checked_techniques(where: str, given: Any) -> Named:
             settings = {**settings, **_setting(f"{where}.{name}", value, allowed)}
         whole = check_fields(f"{where}.{name}", settings, allowed)
         check_relations(f"{where}.{name}", whole, allowed)
-        checked = {key: whole[key] for key in settings}
-        techniques.append((name, checked))
+        techniques.append((name, {key: whole[key] for key in settings}))
     return tuple(techniques)
 
 

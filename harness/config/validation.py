@@ -1,13 +1,11 @@
 """Checks plain values against their declarations, so that a bad one is refused before anything runs.
 
 A declaration is a mapping: `{type: int, at_least: 1}`, `{type: str, one_of: [a, b], default: a}`,
-`{type: float, optional: true}`. The fields of a dataclass make them.
-
-A suite declares its workloads in a class of its package's workload.py, an optimization its
-settings as the parameters of its function, or in the class `Settings` of its module. The parent imports them,
-so their imports need no torch. The annotation of a field says what is allowed: int, float, str, bool, dict,
-list or `Literal[...]`, each or None, numbers within the bounds of `Annotated[int, Bounds(at_least=1)]`, read
-only where another field has the values of `OnlyWith`.
+`{type: float, optional: true}`. A suite declares its workloads in a class of its package's workload.py, an
+optimization its settings as the parameters of its function, or in the class `Settings` of its module. The
+parent imports them, so their imports need no torch. The annotation of a field says what is allowed: int,
+float, str, bool, dict, list or `Literal[...]`, each or None, numbers within the bounds of
+`Annotated[int, Bounds(at_least=1)]`, read only where another field has the values of `OnlyWith`.
 """
 
 from __future__ import annotations
@@ -88,8 +86,7 @@ def refuse_doubles(where: str, names: Sequence[str]) -> None:
 
 NUMBERS = ("int", "float")
 
-Fields = Mapping[str, Mapping[str, Any]]
-"""The declaration of each field."""
+Fields = Mapping[str, Mapping[str, Any]]  # the declaration of each field
 
 
 def check_declarations(where: str, declared: Fields) -> None:

@@ -1,13 +1,7 @@
-"""The workloads of a run: the requested ones of the suite, or one from a file; every field checked.
+"""The workloads of a run: the requested ones of the suite, or the user's own; every field checked.
 
-The user's own trace, `suite.trace=PATH`, as the only workload of a suite that reads traces.
-
-The parent reads it once and breaks it down as the worker does, so that a file that cannot be used is refused
-before a run.
-
-The user's own model code, `suite.model=package.module:function`, as far as the parent knows it.
-
-The parent looks for the module's file and reads it, for a cell's identity; the worker alone imports it.
+A trace of the user's is broken down as the worker does, so that one that cannot be used is refused before a
+run. The file of the user's own model code is read for a cell's identity; the worker alone imports it.
 """
 
 from __future__ import annotations
@@ -18,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.machinery import ModuleSpec
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -243,11 +238,9 @@ def model_digest(value: str) -> str:
 
 def _spec(module: str) -> ModuleSpec | None:
     """Return where Python would import a module from, without importing its packages; None: nowhere."""
-    spec, path, name = None, None, ""
-    for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        found = (finder.find_spec(name, path) for finder in sys.meta_path)
-        spec = next((one for one in found if one is not None), None)
+    spec, path = None, None
+    for name in accumulate(module.split("."), "{}.{}".format):
+        spec = next(filter(None, (finder.find_spec(name, path) for finder in sys.meta_path)), None)
         if spec is None:
             return None
         path = spec.submodule_search_locations or []

@@ -2,13 +2,8 @@
 
 What can be measured here follows from the claims: the workloads and variants that they compare, where every
 condition that they state is met. What is known before a run is looked up: the device's name, a workload's
-fields, GPUs and memory, and which methods measure.
-
-`preset=NAME` and its other words, and conf/preset/<name>.yaml: what a preset may run, as checked data.
-
-`preset=host`, or `suite=all` with a budget, asks for what answers most claims here, with or without a GPU.
-A preset is no group of Hydra's: it composes no configuration, but chooses suites, which Hydra composes. What
-they run follows from the claims.
+fields, GPUs and memory, and which methods measure. `preset=host`, or `suite=all` with a budget, asks for what
+answers most claims here, with or without a GPU.
 """
 
 from __future__ import annotations
@@ -45,8 +40,7 @@ from harness.sweep.plan import Basis, is_planned
 from harness.sweep.sweep import outlook, prepare, recorded
 from harness.units import counted, human
 
-ANY = "any"
-"""The device of a preset whose values are worth having on any machine."""
+ANY = "any"  # the device of a preset whose values are worth having on any machine
 
 
 @dataclass(frozen=True)
@@ -117,15 +111,15 @@ def load_preset(name: str, conf: Path = CONF) -> Preset:
     given: Mapping[str, Any] = data["suites"]
     if data["other_suites"]:
         given = {suite: given.get(suite, data["other_suites"]) for suite in every}
-    suites = {}
-    for suite, own in given.items():
-        place = f"{where}.suites.{suite}"
-        suites[suite] = SuitePreset(**check_fields(place, as_mapping(place, own), fields_of(SuitePreset)))
+
+    def checked(place: str, own: Any) -> SuitePreset:
+        return SuitePreset(**check_fields(place, as_mapping(place, own), fields_of(SuitePreset)))
+
+    suites = {suite: checked(f"{where}.suites.{suite}", own) for suite, own in given.items()}
     return Preset(**{**data, "suites": suites})
 
 
-GPUS_TIMEOUT_S = 120.0
-"""Importing torch takes seconds, and starting CUDA some more."""
+GPUS_TIMEOUT_S = 120.0  # importing torch takes seconds, and starting CUDA some more
 
 
 class PresetHost(NamedTuple):
@@ -203,9 +197,7 @@ class Programme:
     @property
     def seconds(self) -> float:
         """Return how long that takes which fits the budget, with its reports."""
-        return sum(task.seconds for task in self.fit) + sum(
-            self.fixed_s[suite] for suite in done_by(self.fit)
-        )
+        return sum(task.seconds for task in self.fit) + sum(self.fixed_s[one] for one in done_by(self.fit))
 
 
 def planned_programme(request: PresetRequest) -> Programme:
@@ -379,7 +371,6 @@ def gpus_of(fields: Mapping[str, Any], given: SuitePreset) -> int:
 
 
 def _variants_of(interpretation: Interpretation) -> frozenset[str]:
-    """Return the variants whose records the interpretation compares."""
     return frozenset(filter(None, [*interpretation.variants, interpretation.relative_to]))
 
 
@@ -470,7 +461,7 @@ def done_by(tasks: Sequence[Task]) -> dict[str, set[str]]:
 
 def settled(targets: Sequence[ClaimTarget], done: Mapping[str, set[str]]) -> dict[tuple[str, str], bool]:
     """Return for each suite and claim whether every group of its values has what an answer needs."""
-    claims: dict[tuple[str, str], bool] = {}
+    groups: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for one in targets:
-        claims[one.suite, one.claim] = claims.get((one.suite, one.claim), True) and one.is_settled(done)
-    return claims
+        groups[one.suite, one.claim].append(one.is_settled(done))
+    return {claim: all(ends) for claim, ends in groups.items()}

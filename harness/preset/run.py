@@ -29,8 +29,7 @@ from harness.units import counted
 
 WIDTH = 110
 
-SHORT_S = 10.0
-"""Seconds below which a task takes no longer than the start of its sweep, which is in them."""
+SHORT_S = 10.0  # seconds below which a task takes no longer than the start of its sweep, which is in them
 
 
 def sweeps(tasks: Sequence[Task]) -> list[list[Task]]:
@@ -86,9 +85,8 @@ def minutes(tasks: Sequence[Task]) -> str:
 def _table(programme: Programme) -> Iterator[str]:
     """Yield a line per sweep: the claims that it settles, and those to which it adds values."""
     rows = [("", "suite", "workload", "GPUs", "min", "settles")]
-    lists, targets = sweeps(programme.fit), programme.targets
-    ran: list[Task] = []
-    for number, tasks in enumerate(lists, 1):
+    targets, ran = programme.targets, list[Task]()
+    for number, tasks in enumerate(sweeps(programme.fit), 1):
         before, first, names = settled(targets, done_by(ran)), tasks[0], {one.workload for one in tasks}
         ran += tasks
         after = settled(targets, done_by(ran))
@@ -116,12 +114,11 @@ def _table(programme: Programme) -> Iterator[str]:
 def _lacking(programme: Programme) -> Iterator[str]:
     """Yield what other hardware would settle, and the claims that have no value here for another reason."""
     have = {(one.suite, one.claim) for one in programme.targets}
-    by_hardware: dict[str, dict[str, set[str]]] = {}
+    by_hardware: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     others: dict[tuple[str, str], str] = {}
     for one in programme.hindrances:
         if one.hardware:
-            workloads = by_hardware.setdefault(one.reason, {})
-            workloads.setdefault(f"{one.suite} {one.workload}", set()).add(one.claim)
+            by_hardware[one.reason][f"{one.suite} {one.workload}"].add(one.claim)
             have.add((one.suite, one.claim))
         else:
             others.setdefault((one.suite, one.claim), one.reason)
@@ -138,8 +135,7 @@ def _wrapped(text: str) -> list[str]:
     return wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-PROGRAMME = "programme.json"
-"""What was planned, run and left out, next to the suites' folders."""
+PROGRAMME = "programme.json"  # what was planned, run and left out, next to the suites' folders
 
 
 @dataclass(slots=True)
@@ -180,8 +176,7 @@ def run_programme(
             expected_s = estimated_s * pace.slower
             reports = len({name for name, one in paces.items() if one.ran} | {suite})
             left_s = programme.budget_s - elapsed_s - report_s * reports
-            entry = _entry(tasks, expected_s)
-            entries.append(entry)
+            entries.append(entry := _entry(tasks, expected_s))
             if expected_s > left_s:
                 entry["ended"] = "left out: no time"
                 if tasks[0] in programme.fit:
@@ -277,7 +272,6 @@ def write_programme(programme: Programme, entries: Sequence[Mapping[str, object]
 
 
 def _entry(tasks: Sequence[Task], expected_s: float) -> dict[str, object]:
-    """Return what programme.json says of one sweep before it runs."""
     return {
         "suite": tasks[0].suite,
         "workload": ", ".join(one.workload for one in tasks),
@@ -288,7 +282,6 @@ def _entry(tasks: Sequence[Task], expected_s: float) -> dict[str, object]:
 
 
 def _left_out(tasks: Sequence[Task], expected_s: float, slower: float, left_s: float) -> str:
-    """Return why tasks fall out that the plan had."""
     since = f", since its suite takes {slower:.1f} times as long as estimated" if slower > 1 else ""
     left = as_time(max(left_s, 0.0))
     return f"left out: {_name(tasks)} would take {as_time(expected_s)}{since}; {left} are left"

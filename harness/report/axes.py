@@ -1,9 +1,7 @@
 """Choose ticks of an axis and write them as engineers read them: `48 MB`, `250 ms`, `7B`, `1.5×`.
 
-Finish the SVG of matplotlib: tool-tips, links to records, and colours that a style sheet can turn.
-
-Text stays text. Colours are written in light, as attributes; a style sheet of one rule per colour replaces
-them where the reader's system prefers dark.
+Finish the SVG of matplotlib: tool-tips, links to records, text that stays text. Colours are written in light,
+as attributes; a style sheet of one rule per colour replaces them where the reader's system prefers dark.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-WIDTH = 820
-"""Width of a figure in user units (px), unless it is drawn for another window."""
+WIDTH = 820  # width of a figure in user units (px), unless it is drawn for another window
 
 FONT = 13
 SMALL = 12
@@ -54,8 +51,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: Sequence[tuple[float, ...]] = ((), (7, 3), (2, 2.5), (9, 2.5, 2, 2.5), (4, 2), (12, 3))
 """Patterns of lines, for the same readers."""
 
-MOST_LINES = 6
-"""Lines that one figure draws at most."""
+MOST_LINES = 6  # lines that one figure draws at most
 
 SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}href"
@@ -84,9 +80,8 @@ def finished(svg: str, tips: Mapping[str, Sequence[Tip]], alt: str) -> str:
     ElementTree.register_namespace("", SVG)
     root = ElementTree.fromstring(svg.encode())
     for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style"):
-                parent.remove(child)
+        for child in [one for one in parent if one.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
+            parent.remove(child)
     width, height = root.attrib["viewBox"].split()[2:]
     root.attrib = {
         "viewBox": root.attrib["viewBox"],
@@ -105,10 +100,9 @@ def finished(svg: str, tips: Mapping[str, Sequence[Tip]], alt: str) -> str:
         if element.get("id") in tips:
             _tipped(element, tips[str(element.get("id"))])
     # ids that nothing refers to go: several figures stand on one page
-    used = re.findall(r'"#([^"]+)"|url\(#([^)]+)\)', ElementTree.tostring(root, encoding="unicode"))
-    names = {name for pair in used for name in pair}
+    used = set(re.findall(r'(?:"|url\()#([^")]+)', ElementTree.tostring(root, encoding="unicode")))
     for element in root.iter():
-        if element.get("id") not in names:
+        if element.get("id") not in used:
             element.attrib.pop("id", None)
     return ElementTree.tostring(root, encoding="unicode")
 
@@ -128,11 +122,9 @@ def _tipped(group: ElementTree.Element, tips: Sequence[Tip]) -> None:
     for (parent, shape), tip in zip(shapes, tips, strict=True):
         ElementTree.SubElement(shape, f"{{{SVG}}}title").text = tip.text
         if tip.cell:
-            at = list(parent).index(shape)
             link = ElementTree.Element(f"{{{SVG}}}a", {"href": f"#r-{tip.cell}"})
-            parent.remove(shape)
             link.append(shape)
-            parent.insert(at, link)
+            parent[list(parent).index(shape)] = link
 
 
 def _unstyled(element: ElementTree.Element) -> None:
@@ -158,7 +150,6 @@ def _unstyled(element: ElementTree.Element) -> None:
 
 
 def _round(element: ElementTree.Element) -> None:
-    """Write places to a hundredth of a pixel."""
     for name in ("d", "x", "y", "width", "height", "transform"):
         if name in element.attrib:
             text = re.sub(r"\s*\n\s*", " ", element.attrib[name].strip())
@@ -169,21 +160,15 @@ def _round(element: ElementTree.Element) -> None:
 
 
 FEWEST, MOST = 4, 9
-LEAST = 3
-"""An axis has at least so many ticks."""
-
-NARROW = 3.0
-"""An axis whose ends differ by less than this factor is linear."""
+LEAST = 3  # an axis has at least so many ticks
+NARROW = 3.0  # an axis whose ends differ by less than this factor is linear
 
 _COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))
 _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))
 """Multiples of each power of ten, ever closer together."""
 
-LETTER = 0.6
-"""Width of a letter over the size of its font, on the wide side: fonts differ between machines."""
-
-TITLE_LETTERS = 72
-"""Letters per line of an x axis's title; the ends of longer lines could be cut off."""
+LETTER = 0.6  # width of a letter over the size of its font, on the wide side: fonts differ between machines
+TITLE_LETTERS = 72  # letters per line of an x axis's title; the ends of longer lines could be cut off
 
 
 def tick_text(value: float, unit: str) -> str:
@@ -247,23 +232,19 @@ def set_ticks(axis: Axis, ticks: Sequence[float], unit: str) -> None:
     axis.set_tick_params(length=0, pad=6)
 
 
-def logarithmic(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
-    """Make the x or y axis logarithmic from `low` to `high`, with round ticks and a faint grid."""
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    _scaled(axes, which, low, high, log_ticks(low, high), unit)
-
-
-def linear(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
-    """Make the x or y axis linear from `low` to `high`, with round ticks and a faint grid."""
-    _scaled(axes, which, low, high, linear_ticks(low, high), unit)
-
-
-def _scaled(
-    axes: Axes, which: Literal["x", "y"], low: float, high: float, ticks: Sequence[float], unit: str
+def linear(
+    axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str, ticks: Sequence[float] = ()
 ) -> None:
+    """Make the x or y axis linear from `low` to `high`, with `ticks`, else round ones, and a faint grid."""
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
-    set_ticks(axes.xaxis if which == "x" else axes.yaxis, ticks, unit)
+    set_ticks(axes.xaxis if which == "x" else axes.yaxis, ticks or linear_ticks(low, high), unit)
     axes.grid(axis=which)
+
+
+def logarithmic(axes: Axes, which: Literal["x", "y"], low: float, high: float, unit: str) -> None:
+    """Make the x or y axis logarithmic, as `linear` makes it linear."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    linear(axes, which, low, high, unit, log_ticks(low, high))
 
 
 def thin_x_ticks(axes: Axes) -> None:

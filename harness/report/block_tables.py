@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -294,9 +295,9 @@ class Errors(NamedTuple):
 
 def errors_by_method(index: ResultIndex, metric: str, where: Where) -> dict[str, list[Value]]:
     """Return the errors of each method, of each cell the median."""
-    groups: dict[str, list[Value]] = {}
+    groups = defaultdict(list)
     for value in index.select(metric, where):
-        groups.setdefault(value.method, []).append(value)
+        groups[value.method].append(value)
     return groups
 
 
@@ -325,8 +326,7 @@ def errors(block: ErrorsBlock, spec: Spec, index: ResultIndex) -> Table:
 
     Where cells have several samples, also the worst of a single one.
     """
-    rows = []
-    found = error_rows(block, index)
+    rows, found = [], error_rows(block, index)
     several = any(row.several for row in found)
     for row in found:
         at, origin = row.worst_at, row.worst_at.origin
@@ -383,7 +383,6 @@ def what_if(block: WhatIfBlock, spec: Spec, index: ResultIndex) -> Table:
 
 
 def _texts(block: WhatIfBlock, of: Mapping[str, Value]) -> tuple[str, ...]:
-    """Return each metric's value as text."""
     return tuple(show(of[name], one.unit) if name in of else "–" for name, one in block.metrics.items())
 
 

@@ -90,7 +90,6 @@ def bars(block: BarsBlock, spec: Spec, index: ResultIndex) -> Figure | None:
 
 
 def _stack(drawing: Drawing, rows: Sequence[Bar], i: int, label: str) -> None:
-    """Draw one metric's part of every bar that has some."""
     colour = SERIES[i % len(SERIES)]
     drawing.axes.barh([-9], [0], color=colour, label=label)  # the legend's
     for y, row in enumerate(rows):
@@ -102,11 +101,8 @@ def _stack(drawing: Drawing, rows: Sequence[Bar], i: int, label: str) -> None:
 
 
 EFFECT_ROW = 28
-MOST_ROWS = 40
-"""Rows that are drawn at most; a table has them all."""
-
-BETTER, WORSE, NEITHER = 0, 1, 6
-"""Series whose colour a row has."""
+MOST_ROWS = 40  # rows that are drawn at most; a table has them all
+BETTER, WORSE, NEITHER = 0, 1, 6  # series whose colour a row has
 
 SERIES_OF = {"pays": BETTER, "costs": WORSE}
 
@@ -209,18 +205,16 @@ def _claimed(
     block: EffectPlotBlock, claims: Sequence[Claim], workload: str, variant: str, faster: bool
 ) -> tuple[float, float, str] | None:
     """Return the range that the first claim with one states for a variant, and who states it."""
-    found: list[tuple[bool, tuple[float, float, str]]] = []
     wanted = workload, variant, block.metric, block.method, block.baseline
-    for claim in claims:
+    for claim in sorted(claims, key=lambda one: one.upper is None):  # those that state a range come first
         low, high = (claim.value, claim.upper) if claim.upper is not None else claim.accepted
         stated = any(
             (one.workload, one.variant, one.metric, one.method, one.relative_to) == wanted
             for one in claim.interpretations
         )
         if stated and claim.relation != "increasing" and 0 < low <= high < math.inf:
-            ends = (low, high) if faster else (1 / high, 1 / low)
-            found.append((claim.upper is None, (*ends, claim.quoted_by)))
-    return min(found, key=lambda one: one[0])[1] if found else None
+            return (low, high, claim.quoted_by) if faster else (1 / high, 1 / low, claim.quoted_by)
+    return None
 
 
 def _noise(block: EffectPlotBlock, index: ResultIndex) -> tuple[float, float] | None:
@@ -234,13 +228,13 @@ def _noise(block: EffectPlotBlock, index: ResultIndex) -> tuple[float, float] | 
 
 
 class LinePoint(NamedTuple):
-    """One point of a line; `low` and `high` are the ends of its interval, the same where it has none."""
+    """One point of a line."""
 
     x: float
     y: float
     name: str
     value: Value
-    low: float
+    low: float  # end of its interval; y where it has none
     high: float
 
 
@@ -323,8 +317,7 @@ def _lines_of(
         where, key = block.where, str(block.line)
         along = "workload" if key == "optimization" else "optimization"
         for name in index.names(key, where):
-            places = [{key: name, along: other} for other in index.names(along, where)]
-            yield spec.name(key, name), along, places
+            yield spec.name(key, name), along, [{key: name, along: one} for one in index.names(along, where)]
 
 
 def point(
@@ -358,11 +351,8 @@ def _value(index: ResultIndex, workload: str, variant: str, axis: Axis) -> Value
 
 
 STRIP_ROW = 36
-NEAR = 0.001
-"""Relative errors are drawn to a linear scale within this, logarithmic beyond."""
-
-TICKS = (-1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10, 100)
-"""No estimate can be more than all too low."""
+NEAR = 0.001  # relative errors are drawn to a linear scale within this, logarithmic beyond
+TICKS = (-1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10, 100)  # no estimate can be more than all too low
 
 
 def error_strip(block: ErrorStripBlock, spec: Spec, index: ResultIndex) -> Figure | None:
@@ -382,14 +372,10 @@ def error_strip(block: ErrorStripBlock, spec: Spec, index: ResultIndex) -> Figur
     axes.axvline(0, color=LIGHT["ink"], linewidth=1.2)
     for row, method in enumerate(methods):
         places = [(one.median, row + (i * 7 % 11 - 5) * 0.05) for i, one in enumerate(groups[method])]
-        tips = [
-            Tip(
-                f"{spec.name('optimization', one.optimization)}, {spec.name('workload', one.workload)}: "
-                f"{percent(one.median, True)}",
-                one.cell,
-            )
-            for one in groups[method]
-        ]
+        tips = []
+        for one in groups[method]:
+            where = f"{spec.name('optimization', one.optimization)}, {spec.name('workload', one.workload)}"
+            tips.append(Tip(f"{where}: {percent(one.median, True)}", one.cell))
         drawing.points(places, tips, faded=True, size=7)
     names = [f"{spec.name('method', one)} ({origins(v.origin for v in groups[one])})" for one in methods]
     drawing.rows(names)

@@ -23,16 +23,11 @@ THROTTLED = "throttled"
 """The metric that is above 0 for a window in which the clock was lowered; such a speed-up is marked."""
 
 COMPILE_TIME = "compile_time"
-CACHED = "cached"
-
 OTHERS = "others_cpu_share"
 """The metric with the share of the processors' time that other processes and the hypervisor took."""
 
-BUSY = 0.05
-"""Share of the processors' time above which an undecided effect says that the machine was busy."""
-
-FEWEST_REPEATS = 5
-"""Repeats that are suggested where there was one."""
+BUSY = 0.05  # share of the processors' time above which an undecided effect says that the machine was busy
+FEWEST_REPEATS = 5  # repeats that are suggested where there was one
 
 NO_INTERVAL = {
     "single": "one sample on each side, so there is no interval",
@@ -88,9 +83,8 @@ class Comparison(NamedTuple):
         """Return how many more repeats would decide an undecided effect; None where that is not known."""
         from harness.statistics import more_repeats
 
-        if self.effect != "undecided":
-            return None
-        return more_repeats(self.ratio, self.noise, self.equal_within)
+        undecided = self.effect == "undecided"
+        return more_repeats(self.ratio, self.noise, self.equal_within) if undecided else None
 
     @property
     def what_decides(self) -> str:
@@ -177,7 +171,7 @@ def compile_cost(index: ResultIndex, workload: str, variant: str, pairing: Pairi
     compiled = _compile_time(index, workload, variant)
     if paid is None or compiled is None:
         return ""
-    did = "its compiled code came from a cache in" if compiled.method == CACHED else "compiling took"
+    did = "its compiled code came from a cache in" if compiled.method == "cached" else "compiling took"
     return f"{did} {human(_longest_s(compiled), 's')}, so it has paid after {steps_text(paid)}"
 
 

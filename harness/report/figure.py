@@ -188,12 +188,10 @@ def spaced(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     """Return ascending places at least `gap` apart, near the `wanted`, and within the ends if possible."""
     groups: list[list[float]] = []  # each around the mean of its members
     for place in wanted:
-        groups.append([place])
-        while len(groups) > 1:
-            one, other = groups[-2:]
-            if fmean(other) - fmean(one) >= gap * (len(one) + len(other)) / 2:
-                break
-            groups[-2:] = [one + other]
+        group = [place]
+        while groups and fmean(group) - fmean(groups[-1]) < gap * (len(groups[-1]) + len(group)) / 2:
+            group = groups.pop() + group
+        groups.append(group)
     places: list[float] = []
     for members in groups:
         half = gap * (len(members) - 1) / 2

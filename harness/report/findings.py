@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import product
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -32,11 +33,8 @@ from harness.report.spec import (
 from harness.report.tables import percent, show
 from harness.units import best_unit, counted, human, in_unit, marked, times
 
-NAMED = 3
-"""Variants that are named at most, of those that pay and of those that are undecided."""
-
-METRICS = 4
-"""Metrics that have a sentence at most, of a suite without a report of its own."""
+NAMED = 3  # variants that are named at most, of those that pay and of those that are undecided
+METRICS = 4  # metrics that have a sentence at most, of a suite without a report of its own
 
 
 def stated(data: ReportData, sentences: Sequence[Clause]) -> Iterator[str]:
@@ -53,7 +51,6 @@ def _filled(data: ReportData, one: Clause, workload: str, variant: str) -> str |
 
 
 def _picked(data: ReportData, picked: Picked, workload: str, variant: str) -> str:
-    """Return a value as text; "" where it is missing."""
     place = picked.workload or workload, picked.optimization or variant
     metric, method = picked.metric, picked.method
     if picked.condition:
@@ -365,17 +362,15 @@ def _comparisons(data: ReportData, block: PairedBlock) -> tuple[list[tuple[str, 
     index, spec = data.index, data.spec
     workloads = index.names("workload", block.where)
     alike, others = [], False
-    for workload in workloads:
-        ranks = index.condition(workload, block.baseline, "ranks")
-        for variant in index.names("optimization", block.where):
-            comparison = compared(index, workload, variant, block.pairing)
-            if comparison is None or variant in (block.baseline, block.noise, AGAIN):
-                continue
-            if index.condition(workload, variant, "ranks") == ranks:
-                on = f", {spec.name('workload', workload)}" if len(workloads) > 1 else ""
-                alike.append((spec.name("optimization", variant) + on, comparison))
-            else:
-                others = True
+    for workload, variant in product(workloads, index.names("optimization", block.where)):
+        comparison = compared(index, workload, variant, block.pairing)
+        if comparison is None or variant in (block.baseline, block.noise, AGAIN):
+            continue
+        ours, ranks = (index.condition(workload, one, "ranks") for one in (variant, block.baseline))
+        if ours == ranks:
+            on = f", {spec.name('workload', workload)}" if len(workloads) > 1 else ""
+            alike.append((spec.name("optimization", variant) + on, comparison))
+        others |= ours != ranks
     return alike, others
 
 
@@ -392,7 +387,6 @@ def answer_block(data: ReportData) -> PairedBlock | None:
 
 
 def _about(data: ReportData) -> WorkloadAnswer | None:
-    """Return the block of which the answer speaks, on its first workload."""
     block = answer_block(data)
     if block is None:
         return None

@@ -26,8 +26,7 @@ from harness.report.verdicts import (
     quoted,
 )
 
-SHOWN = 3
-"""Blocks in view where conf/report/ marks none."""
+SHOWN = 3  # blocks in view where conf/report/ marks none
 
 
 class Part(NamedTuple):
@@ -109,8 +108,7 @@ def _top(data: ReportData, parts: Iterable[Part]) -> Part | None:
     return drawn[0] if drawn else None
 
 
-FEW_NOTES = 2
-"""More footnotes than these are folded."""
+FEW_NOTES = 2  # more footnotes than these are folded
 
 NO_BREAK = "\u00a0"
 

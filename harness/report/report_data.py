@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from harness.claims.model import Claim, Verdict
-from harness.config.optimizations import code_of
+from harness.config.optimizations import AGAIN, BASELINE, code_of
 from harness.records import Record
 from harness.report.block_tables import TABLES, columns_table
 from harness.report.comparison import OTHERS
@@ -36,7 +36,6 @@ from harness.report.tables import Table
 from harness.report.training import PeakRates, add_training_metrics, basis
 from harness.units import legend
 
-BASELINE, AGAIN = "baseline", "baseline_again"
 BETTER = {"s": "lower", "B": "lower", "Hz": "neither", "1": "neither"}
 """Unit to which of its values are better; rates, which are the rest, are better higher."""
 
@@ -105,8 +104,7 @@ class ReportData:
         """Return the given peak rates, and this run's matmul rates where the suite times such products."""
         if not any(isinstance(one, OwnBlock) for one in self.spec.blocks):
             return self.peaks
-        timed = getattr(own_report(self.suite), "matmul_rates", None)
-        if timed is None:
+        if (timed := getattr(own_report(self.suite), "matmul_rates", None)) is None:
             return self.peaks
         measured = timed(ResultIndex(self.records, self.spec.ranking))
         return self.peaks._replace(measured={**self.peaks.measured, **measured})
@@ -115,28 +113,25 @@ class ReportData:
     def blocks(self) -> tuple[Block, ...]:
         """Return the report's blocks, with the workload chosen in those about one workload."""
         listed = self.spec.blocks or metric_blocks(self.index)
-        chosen = (one for block in listed for one in _chosen(block, self.spec, self.index))
-        distinct: dict[str, Block] = {}
-        for block in chosen:  # those about one workload each are alike where the run has another alone
-            content = replace(block, id="", text="", workload="", shown=False, top=False)
-            distinct.setdefault(repr(content), block)
+        distinct: dict[str, Block] = {}  # those about one workload each are alike where one was run alone
+        for one in (one for block in listed for one in _chosen(block, self.spec, self.index)):
+            content = replace(one, id="", text="", workload="", shown=False, top=False)
+            distinct.setdefault(repr(content), one)
         return tuple(distinct.values())
 
     def table(self, block: Block) -> Table | None:
         """Return the table that the block asks for; None for one of a figure, or without values."""
+        made: Table | None = None
         if isinstance(block, TableBlock):
             made = columns_table(block, self.spec, self.index, self.claims)
         elif isinstance(block, OwnTableBlock):
             made = self._own(block)
         elif type(block) in TABLES:
             made = TABLES[type(block)](block, self.spec, self.index)
-        else:
-            return None
         if made is None:
             return None
-        if not made.rows:
-            return made._replace(text="Nothing was recorded for this table.")
-        return made._replace(text=f"{made.text} {basis(block, self.index, self.known_peaks)}".strip())
+        basics = f"{made.text} {basis(block, self.index, self.known_peaks)}".strip()
+        return made._replace(text=basics if made.rows else "Nothing was recorded for this table.")
 
     def figure(self, block: Block) -> Figure | None:
         """Return the figure that the block asks for; None where it asks for a table or has no record."""
@@ -151,7 +146,6 @@ class ReportData:
             return draw(block, self.spec, self.index) if draw else None
 
     def _own(self, block: OwnBlock) -> Any:
-        """Return what the suite's own function makes of a block."""
         return getattr(own_report(self.suite), block.function)(block, self.spec, self.index)
 
 

@@ -1,8 +1,4 @@
-"""Index the records of a suite: a DataFrame of every metric, from which tables and figures look values up.
-
-The same samples leave as measurements.csv, a row per sample, and of several suites as measurements.parquet. A
-workload that a command changed is named with its changes.
-"""
+"""Index the records of a suite, from which tables and figures look values up; write every sample as a row."""
 
 from __future__ import annotations
 
@@ -25,7 +21,6 @@ MACHINE = "machine"
 
 
 def _cell(record: Record) -> tuple[str, str, int, str, str]:
-    """Return the columns of `CELL`."""
     cell = record.cell
     return cell.workload, cell.optimization, cell.repeat, str(record.status), cell.id
 
@@ -47,10 +42,8 @@ def measurements_csv(records: Sequence[Record]) -> str:
     empty = [_cell(one) for one in records if not any(taken.samples for taken in one.measurements)]
     table = pd.concat([table, pd.DataFrame(empty, columns=CELL)], ignore_index=True) if empty else table
     table = table.astype({"sample": "Int64"})
-    order = ["workload", "optimization", "repeat", "cell"]
-    return str(
-        table.sort_values(order, kind="stable", ignore_index=True).to_csv(index=False, lineterminator="\n")
-    )
+    table = table.sort_values(["workload", "optimization", "repeat", "cell"], kind="stable")
+    return str(table.to_csv(index=False, lineterminator="\n"))
 
 
 ENGINE = "pyarrow"
@@ -114,9 +107,8 @@ def summarize(records: Sequence[Record]) -> pd.DataFrame:
     first = table.groupby(PLACE, sort=False)[same].transform("first")
     table = table[(table[same] == first).all(axis=1)]
     statistics = {name: ("value", name) for name in STATISTICS}
-    whole = table.groupby(PLACE, sort=False).agg(
-        unit=("unit", "first"), origin=("origin", "first"), cell=("cell", "first"), **statistics
-    )
+    firsts = {name: (name, "first") for name in ("unit", "origin", "cell")}
+    whole = table.groupby(PLACE, sort=False).agg(**firsts, **statistics)
     repeats = table.groupby([*PLACE, "repeat"], sort=False).agg(**statistics).groupby(PLACE, sort=False)
     low, high = (ends.reindex(whole.index).to_dict("list") for ends in (repeats.min(), repeats.max()))
     ranges = [{name: (low[name][row], high[name][row]) for name in STATISTICS} for row in range(len(whole))]

@@ -309,7 +309,6 @@ class _File(_Declared, frozen=True, kw_only=True):
     top: str = ""  # the id of the block next to the answer
 
 
-CLAIMS = "The claims"
 FAILURES = Heading(
     title="Cells without a result",
     text="Each with its reason. None of them counts as a value in any table or figure.",
@@ -377,7 +376,7 @@ def load_spec(
         {"optimization": tuple(data.optimization_order or ("baseline",))},
         tuple(data.caveats),
         data.answer,
-        Heading(title=data.claims.title or CLAIMS, text=data.claims.text),
+        Heading(title=data.claims.title or "The claims", text=data.claims.text),
         Heading(title=data.failures.title or FAILURES.title, text=data.failures.text or FAILURES.text),
     )
 
@@ -417,7 +416,6 @@ def plot_of(block: EffectsBlock, id: str, title: str) -> EffectPlotBlock:
 
 
 def _converted(where: str, data: Any, kind: type[T]) -> T:
-    """Return data of a file as its type; raises ConfigError."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

@@ -25,8 +25,8 @@ _MINUTE, _HOUR = 60, 3600
 def run_line(records: Sequence[Record], environment: Mapping[str, Any]) -> str:
     """Return `2 cores AMD EPYC · 25 GB · no GPU · torch 2.13.0 · 21 Nov 2026, 2 h 5 min · commit 599e4c9`."""
     when = ", ".join(part for part in (days(records), run_time(records)) if part)
-    commits = _distinct(str(one.get("commit", ""))[:7] for one in _known(environment))
-    commit = f"commit {', '.join(commits)}" if commits else ""
+    commits = ", ".join(_distinct(str(one.get("commit", ""))[:7] for one in _known(environment)))
+    commit = commits and f"commit {commits}"
     return " · ".join(part for part in (machines(environment), when, commit) if part)
 
 
@@ -39,14 +39,13 @@ def machine(environment: Mapping[str, Any]) -> str:
     """Return a machine in words, with torch's version; what the environment does not state is left out."""
     cores = counted(environment["cores"], "core") if environment.get("cores") else ""
     torch = environment.get("versions", {}).get("torch")
+    gpus = ", ".join(f"{count} × {name}" for name, count in _gpus(environment).items()) or "no GPU"
     parts = [
-        " ".join(filter(None, [cores, str(environment.get("cpu", ""))])),
+        f"{cores} {environment.get('cpu', '')}".strip(),
         f"{environment['memory_B'] / 1e9:.0f} GB" if environment.get("memory_B") else "",
-        ", ".join(f"{count} × {name}" for name, count in _gpus(environment).items()) or "no GPU",
+        gpus if "gpus" in environment else "",
         f"torch {torch}" if torch else "",
     ]
-    if "gpus" not in environment:
-        del parts[2]
     return " · ".join(filter(None, parts))
 
 
@@ -84,7 +83,6 @@ def run_time(records: Iterable[Record]) -> str:
 
 
 def _spans(records: Iterable[Record]) -> list[tuple[datetime, datetime]]:
-    """Return when each cell began and ended, in order."""
     begins = [
         (datetime.fromisoformat(record.started_at).astimezone(UTC), timedelta(seconds=record.duration_s))
         for record in records

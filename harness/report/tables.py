@@ -15,20 +15,11 @@ from harness.report.results import ResultIndex, Value, why
 from harness.report.spec import Spec
 from harness.units import counted, human, in_unit, marked, without_unit
 
-SMALLEST = 0.001
-"""Bytes that are less of a column's unit are not shown in full."""
-
-ABSENT = ("", "–", "not run", "unknown", "unavailable")
-"""What a cell without a value shows."""
-
-COLUMNS = 7
-"""Columns of a table that are shown at once."""
-
-ROWS = 15
-"""Rows of a longer table that are shown at once."""
-
-ALIKE = 3
-"""Rows from which on a column that is the same in all of them becomes a sentence."""
+SMALLEST = 0.001  # bytes that are less of a column's unit are not shown in full
+ABSENT = ("", "–", "not run", "unknown", "unavailable")  # what a cell without a value shows
+COLUMNS = 7  # columns of a table that are shown at once
+ROWS = 15  # rows of a longer table that are shown at once
+ALIKE = 3  # rows from which on a column that is the same in all of them becomes a sentence
 
 NEEDS_GPU = re.compile(r"\bGPUs?\b|\bCUDA\b", re.IGNORECASE)
 
@@ -190,7 +181,6 @@ def _left_out(rows: Sequence[Sequence[TableCell]]) -> str:
 
 
 def _transposed(table: Table) -> Table:
-    """Return the table with its columns as rows."""
     names, *columns = zip(*table.rows, strict=True)
     rows = tuple(
         (word(head), *(cell._replace(bar=0.0) for cell in column))

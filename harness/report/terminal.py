@@ -21,26 +21,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LOOKS = {"good": "green", "bad": "red", "warn": "yellow", "muted": "dim"}
-WIDTH = 100
-"""Columns at most, of a wider terminal and of what is no terminal."""
-
-LINES = 40
-"""Lines at most, but with `show=all`."""
-
-NOTES = 3
-"""Footnotes at most."""
-
-NOTE_LINES = 2
-"""Lines at most of a footnote and of a sentence on what was left out."""
-
-FIXED = 3
-"""Last columns of a table of effects that are kept as long as there is room: value, change, effect."""
+WIDTH = 100  # columns at most, of a wider terminal and of what is no terminal
+LINES = 40  # lines at most, but with `show=all`
+NOTES = 3  # footnotes at most
+NOTE_LINES = 2  # lines at most of a footnote and of a sentence on what was left out
+FIXED = 3  # last columns of a table of effects that are kept as long as there is room: value, change, effect
 
 
 def show(data: ReportData, page: Path, out: TextIO | None = None, everything: bool = False) -> None:
     """Print the answer, the table that it speaks of, the counts of cells and where the report is.
 
-    `everything`: all tables marked `terminal`, the answer's, and all verdicts with a value, of any length.
+    `everything`: all tables, and all verdicts with a value, of any length.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -64,14 +55,13 @@ def show(data: ReportData, page: Path, out: TextIO | None = None, everything: bo
 
 
 def _tail(data: ReportData, page: Path, width: int, everything: bool) -> list[str]:
-    left_out = [*data.left_out, *data.apart]
+    left_out, cells = [*data.left_out, *data.apart], cells_line(data.records)
     if everything:
-        return [cells_line(data.records), *left_out, data.legend, f"Report: {page}"]
-    left_out = [_cut(sentence, width) for sentence in left_out]
+        return [cells, *left_out, data.legend, f"Report: {page}"]
     origins = {one.origin for record in data.records for one in record.measurements}
     legend = " · ".join(f"{mark} {origin}" for origin, mark in ORIGIN_MARKS.items() if origin in origins)
     last = f"Report: {page}; show=all prints every table here"
-    return [cells_line(data.records), *left_out, legend, last]
+    return [cells, *(_cut(sentence, width) for sentence in left_out), legend, last]
 
 
 def _wrapped(sentence: str, width: int) -> list[str]:
@@ -91,7 +81,6 @@ def _table(data: ReportData) -> Table | None:
 
 
 def _show_all(console: Console, data: ReportData) -> None:
-    """Print every table, the verdicts with a value, the summary."""
     verdicts = [v for v in data.verdicts if v.outcome != "unavailable"]
     for made in [*map(data.table, data.blocks), verdict_table(data.spec.claims, data.claims, verdicts)]:
         if made is not None and made.rows:
@@ -149,7 +138,6 @@ def _cut(text: str, width: int) -> str:
 
 
 def _grid(made: Table, notes: Sequence[str], width: int, colours: bool) -> list[str]:
-    """Return the lines of a table with its title."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as Grid

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.claims.load import read_yaml
@@ -114,7 +113,6 @@ def of_step(
 
 
 def _over(time: Value, metric: str, unit: str, work: float) -> Value:
-    """Return work over the time of a step, as a value of the same cell."""
     if time.min <= 0:
         raise ValueError(f"{time.workload}, {time.optimization}: a step took {time.min} s")
     return time._replace(
@@ -174,11 +172,10 @@ def basis(block: Block, index: ResultIndex, peaks: PeakRates) -> str:
     return " ".join(parts)
 
 
-def peaks(environments: Iterable[Any] = (), conf: Path = CONF) -> PeakRates:
+def peaks(environments: Iterable[Any] = ()) -> PeakRates:
     """Return the datasheets of conf/hardware/, and the matmul rates that the records' environments have."""
     sheets = []
-    for path in sorted((conf / "hardware").glob("*.yaml")):
-        data = read_yaml(path)
+    for data in map(read_yaml, sorted((CONF / "hardware").glob("*.yaml"))):
         if data.get("device"):
             rates = {name: float(rate) for name, rate in data["matmul_FLOP_per_s"].items()}
             sheets.append(Datasheet(str(data["device"]), str(data["name"]), rates))

@@ -1,7 +1,4 @@
-"""Put claims and their verdicts into words and tables.
-
-A verdict -> the sentence that an engineer reads.
-"""
+"""Put claims and their verdicts into words and tables."""
 
 from __future__ import annotations
 
@@ -68,7 +65,6 @@ def _quoted(claim: Claim, shown: str | None) -> str:
 
 
 def _basis(verdict: Verdict) -> str:
-    """Return what the value rests on, in words."""
     if verdict.basis in STATS:
         interval = " and its 95 % interval" if verdict.basis == "mean" else ""
         return f"{STATS[verdict.basis]} of {counted(verdict.samples, 'sample')}{interval}"
@@ -249,17 +245,14 @@ def verdict_table(heading: Heading, claims: Sequence[Claim], verdicts: Sequence[
     rows = []
     for claim, own in judged(claims, verdicts):
         for i, verdict in enumerate(own):
-            first = (claim.quoted_by, quoted(claim)) if i == 0 else ("", "")
-            rows.append(
-                (
-                    word(first[0]),
-                    TableCell(first[1]),
-                    word(verdict.interpretation),
-                    TableCell(ours(claim, verdict), verdict.cell if verdict.ours is not None else ""),
-                    TableCell("–" if verdict.ratio is None else f"{verdict.ratio:.2f}×"),
-                    TableCell(verdict.shown, look=LOOKS[verdict.shown]),
-                )
-            )
+            rows.append((
+                word("" if i else claim.quoted_by),
+                TableCell("" if i else quoted(claim)),
+                word(verdict.interpretation),
+                TableCell(ours(claim, verdict), verdict.cell if verdict.ours is not None else ""),
+                TableCell("–" if verdict.ratio is None else f"{verdict.ratio:.2f}×"),
+                TableCell(verdict.shown, look=LOOKS[verdict.shown]),
+            ))  # fmt: skip
     header = ("Claimed in", "Quoted", "Interpretation", "Here", "Ratio", "Verdict")
     text = heading.text or ("" if rows else "No claims are recorded for this suite.")
     return Table("claims", heading.title, text, header, tuple(rows))

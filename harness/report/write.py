@@ -1,8 +1,8 @@
 """Write a judged run as report.md, figures, report.html, and the data next to them.
 
 The layout of benchmark.json is that of pytest-benchmark 5 (`Metadata.as_dict` and
-`pytest_benchmark_generate_json` there), for its `compare` and plots. The statistics are its definitions,
-written here once more, so that the same records give the same bytes whichever of its versions is installed.
+`pytest_benchmark_generate_json` there), for its `compare` and plots. So are the statistics, written here once
+more, so that records give the same bytes whichever of its versions is installed.
 """
 
 from __future__ import annotations
@@ -31,11 +31,7 @@ from harness.report.results import ResultIndex, measurements_csv
 from harness.report.spec import EffectsBlock, SpeedupsBlock
 from harness.report.verdicts import judged
 
-FORMAT = "5.1.0"
-"""The version of pytest-benchmark whose layout this is."""
-
-TIMED = "time"
-"""The metric that it exports; in seconds per call."""
+FORMAT = "5.1.0"  # the version of pytest-benchmark whose layout this is
 
 
 def benchmark_json(suite: str, index: ResultIndex, environment: Mapping[str, Any]) -> str:
@@ -113,7 +109,7 @@ def _samples(records: Sequence[Record]) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {}
     for record in records:
         for one in record.measurements if record.status == Status.OK else ():
-            if one.metric == TIMED and one.samples:
+            if one.metric == "time" and one.samples:
                 samples.setdefault(one.method, []).extend(one.samples)
     return samples
 
@@ -217,11 +213,9 @@ def write_suite(folder: Path, data: ReportData) -> Path:
 
     layout = arrange(data)
     (folder / "figures").mkdir(parents=True, exist_ok=True)
-    for path in (folder / "figures").glob("*.svg"):
-        if path.name not in layout.figures:  # drawn by an earlier report
-            path.unlink()
-    texts = {f"figures/{name}": figure.file() for name, figure in layout.figures.items()}
-    texts |= {
+    earlier = (path.name for path in (folder / "figures").glob("*.svg"))
+    texts = {f"figures/{name}": "" for name in earlier}  # which are removed, unless drawn again
+    texts |= {f"figures/{name}": figure.file() for name, figure in layout.figures.items()} | {
         "report.md": markdown.report(data, layout),
         "verdicts.json": verdicts_json(data.claims, data.verdicts),
         "measurements.csv": measurements_csv(data.records),

@@ -11,21 +11,21 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness.config.code_fingerprint import ROOT
 from harness.instruments.process import memory_bytes
 from harness.records import digest
 
 LIBRARIES = ("torch", "triton", "deepspeed", "transformers", "numpy", "liger-kernel", "jax")
 """Libraries whose version may affect a number."""
 
-ROOT = Path(__file__).parents[2]
 GIT_TIMEOUT_S = 5.0
 
-PREFIX = "environment-"
-"""Begin of the names of files that keep environments."""
+PREFIX = "environment-"  # begin of the names of files that keep environments
 
 
 class Gpu(NamedTuple):
@@ -143,10 +143,8 @@ def versions() -> Mapping[str, str]:
     """Return the versions of the installed `LIBRARIES`."""
     installed = {}
     for library in LIBRARIES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             installed[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return installed
 
 

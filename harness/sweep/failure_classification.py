@@ -24,9 +24,7 @@ LINE_LENGTH = 300
 TEXT_LENGTH = 2000
 
 NO_MEMORY = re.compile(r"can(no|')t allocate memory|not enough memory|out of memory|bad_alloc", re.I)
-"""Messages of torch's CPU allocator (c10/core/impl/alloc_cpu.cpp), its CUDA allocator, errno 12,
-libstdc++.
-"""
+"""Messages of torch's CPU (c10/core/impl/alloc_cpu.cpp) and CUDA allocators, of errno 12 and of libstdc++."""
 
 STACK = re.compile(r"^(?!.*C stack).*\(most recent call first\):$")
 """Line before the frames of a stack that faulthandler prints, innermost first."""
@@ -45,8 +43,7 @@ def of_exception(error: BaseException, package: str) -> tuple[Status, str]:
         return Status.UNAVAILABLE, clean(str(error))
     if isinstance(error, WrongResult):
         return Status.WRONG_RESULT, clean(str(error))
-    missing = missing_library(error)
-    if missing is not None:
+    if (missing := missing_library(error)) is not None:
         return Status.UNAVAILABLE, missing
     status = Status.TIMED_OUT if isinstance(error, TimeoutError) else Status.CRASHED
     if _lacks_memory(error):
@@ -63,17 +60,17 @@ def of_exit(returncode: int, printed: bytes, oom_kills: int) -> tuple[Status, st
     killed for memory.
     """
     text = printed.decode("utf-8", "replace")
-    if returncode == -signal.SIGKILL and oom_kills > 0:
-        ended = counted(oom_kills, "process", "processes")
-        reason = f"killed by SIGKILL while the kernel's out-of-memory killer ended {ended}"
-        return Status.OUT_OF_MEMORY, reason + last_lines(text)
     if returncode >= 0:
         return Status.CRASHED, f"exit code {returncode} before the cell ended{last_lines(text)}"
+    status, while_ended = Status.CRASHED, ""
     name = {int(one): one.name for one in signal.Signals}.get(-returncode, f"signal {-returncode}")
     terminated = TERMINATED.search(text)
     if returncode == -signal.SIGABRT and terminated and NO_MEMORY.search(terminated[1]):
-        return Status.OUT_OF_MEMORY, f"killed by {name}{last_lines(text)}"
-    return Status.CRASHED, f"killed by {name}{last_lines(text)}"
+        status = Status.OUT_OF_MEMORY
+    elif returncode == -signal.SIGKILL and oom_kills > 0:
+        ended = counted(oom_kills, "process", "processes")
+        status, while_ended = Status.OUT_OF_MEMORY, f" while the kernel's out-of-memory killer ended {ended}"
+    return status, f"killed by {name}{while_ended}{last_lines(text)}"
 
 
 def begin_mark(cell_id: str) -> bytes:
@@ -156,7 +153,6 @@ def _text(error: BaseException) -> str:
 
 
 def _place(error: BaseException, package: str) -> str:
-    """Return where it was raised, and from which line of the suite."""
     frames = traceback.walk_tb(error.__traceback__)
     places = [f"{below_roots(frame.f_code.co_filename)}:{line}" for frame, line in frames]
     places = [place for place in places if not place.startswith("<frozen ")]

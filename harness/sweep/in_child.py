@@ -16,6 +16,11 @@ from typing import Any
 from harness.config.code_fingerprint import ROOT
 
 
+def python_path() -> str:
+    """Return the PYTHONPATH of a process that is to find this harness."""
+    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+
+
 class ChildError(Exception):
     """The child failed, or took too long; the text is one line."""
 
@@ -25,12 +30,11 @@ def in_child(module: str, function: str, argument: Any, timeout_s: float) -> Any
 
     Raises ChildError.
     """
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "harness.sweep.in_child", module, function],
             input=json.dumps(argument), capture_output=True, text=True, timeout=timeout_s,
-            env={**os.environ, "PYTHONPATH": path}, check=False,
+            env={**os.environ, "PYTHONPATH": python_path()}, check=False,
         )  # fmt: skip
         return json.loads(done.stdout.strip().rpartition("\n")[2])
     except subprocess.TimeoutExpired:

@@ -1,8 +1,7 @@
 """Sample several things in interleaved rounds: each once per round, in random order.
 
-Rounds continue until the ratios are known, or without a budget for a given number of rounds. Interleaving
-keeps drift out of the ratios: what slows one slows its neighbours of the same round. Between worker and
-statistics; the clock is injected, so that a test needs none.
+Interleaving keeps drift out of the ratios: what slows one slows its neighbours of the same round. The clock
+is injected, so that a test needs none.
 """
 
 from __future__ import annotations
@@ -22,9 +21,7 @@ from harness.sweep.executors import CellEvent, CellFinished, CellStarted, CellTu
 from harness.sweep.failure_classification import HARMLESS
 
 WARM_UP_SHARE = 1.0
-"""Warm-up budget relative to the sampling budget; after it sampling begins whether times have settled or
-not.
-"""
+"""Warm-up budget relative to the sampling budget; after it sampling begins, settled or not."""
 
 
 class Sample(NamedTuple):
@@ -35,47 +32,39 @@ class Sample(NamedTuple):
     warm_up: bool
 
 
+@dataclass(slots=True)
 class Rounds:
     """Takes the samples on iteration and yields each at once; the first taker is the baseline.
 
-    A taker does its work once and returns a positive value, in any unit. Afterwards `settled` states whether
-    every taker's values had settled before the first counted round, `narrow` whether every ratio to the
-    baseline is known within the requested half-width, and `warm_ups` and `taken` the numbers of rounds.
+    A taker does its work once and returns a positive value, in any unit.
     """
 
-    def __init__(
-        self,
-        takers: Sequence[Callable[[], float]],
-        sampling: Sampling,
-        clock: Callable[[], float],
-        random: Random,
-    ) -> None:
-        self._takers = takers
-        self._sampling = sampling
-        self._clock = clock
-        self._random = random
-        self._budget_s = sampling.budget_s * len(takers)
-        self.settled = self.narrow = False
-        self.warm_ups = self.taken = 0
+    takers: Sequence[Callable[[], float]]
+    sampling: Sampling
+    clock: Callable[[], float]
+    random: Random
+    settled: bool = False  # whether every taker's values had settled before the first counted round
+    narrow: bool = False  # whether every ratio to the baseline is known within the requested half-width
+    warm_ups: int = 0  # rounds
+    taken: int = 0  # rounds that count
 
     def __iter__(self) -> Iterator[Sample]:
-        begin_s, seen = self._clock(), [list[float]() for _ in self._takers]
-        while not self.settled and self._clock() - begin_s < WARM_UP_SHARE * self._budget_s:
+        budget_s = self.sampling.budget_s * len(self.takers)
+        begin_s, seen = self.clock(), [list[float]() for _ in self.takers]
+        while not self.settled and self.clock() - begin_s < WARM_UP_SHARE * budget_s:
             yield from self._round(seen, warm_up=True)
             self.warm_ups += 1
             self.settled = all(is_steady(values) for values in seen)
-        begin_s, seen = self._clock(), [list[float]() for _ in self._takers]
-        while self.taken < self._sampling.rounds or not (
-            self.narrow or self._clock() - begin_s >= self._budget_s
-        ):
+        begin_s, seen = self.clock(), [list[float]() for _ in self.takers]
+        while self.taken < self.sampling.rounds or not (self.narrow or self.clock() - begin_s >= budget_s):
             yield from self._round(seen, warm_up=False)
             self.taken += 1
             base, *others = seen
-            self.narrow = all(is_narrow(ours, base, self._sampling.target_ci_half_width) for ours in others)
+            self.narrow = all(is_narrow(ours, base, self.sampling.target_ci_half_width) for ours in others)
 
     def _round(self, seen: list[list[float]], warm_up: bool) -> Iterator[Sample]:
-        for taker in self._random.sample(range(len(self._takers)), len(self._takers)):
-            value = self._takers[taker]()
+        for taker in self.random.sample(range(len(self.takers)), len(self.takers)):
+            value = self.takers[taker]()
             seen[taker].append(value)
             yield Sample(taker, value, warm_up)
 
@@ -130,7 +119,7 @@ def _begin(member: CellState, tools: WorkerHooks) -> bool:
     tools.emit(CellStarted(member.cell.id, now()))
     if not _guarded(member, tools, partial(_prepare, member, tools)):
         return False
-    if _timed(tools.suite, member.session):
+    if not hasattr(tools.suite, "timed") or tools.suite.timed(member.session):
         return True
     if _guarded(member, tools, partial(_close, member, tools)):
         tools.emit(CellFinished(member.cell.id, Status.OK, "", member.taken_s))
@@ -143,10 +132,6 @@ def _prepare(member: CellState, tools: WorkerHooks) -> bool:
         for output in tools.suite.read_once(member.session):
             tools.emit_output(member.cell, output)
     return True
-
-
-def _timed(suite: Any, session: Any) -> bool:
-    return bool(suite.timed(session)) if hasattr(suite, "timed") else True
 
 
 def _close(member: CellState, tools: WorkerHooks) -> bool:
@@ -191,17 +176,14 @@ def _sample(member: CellState, metric: str, suite: Any) -> float:
     return values[0]
 
 
-def _remarks(rounds: Rounds) -> list[str]:
-    notes = []
+def _remarks(rounds: Rounds) -> Iterator[str]:
     if not rounds.settled:
-        notes.append(f"times had not settled after {rounds.warm_ups} rounds of warming up")
+        yield f"times had not settled after {rounds.warm_ups} rounds of warming up"
     if not rounds.narrow:
-        notes.append(f"after {rounds.taken} rounds the budget was spent, and not every ratio known closely")
-    return notes
+        yield f"after {rounds.taken} rounds the budget was spent, and not every ratio known closely"
 
 
 def _as_warm_up(output: Output) -> Output:
-    """Return a warm-up event under its own metric, separate from the samples."""
     return output._replace(metric=f"{output.metric}/{WARM_UP}") if isinstance(output, Reading) else output
 
 

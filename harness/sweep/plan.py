@@ -1,9 +1,7 @@
 """Config to cells, and how long they take; a cell's identity is a hash of its config, the code and the host.
 
-A sweep takes the median of earlier records of the same suite, workload and variant.
-
-Records of the sweep's own folder come first, then those of this kind of host, then those of others, the
-committed ones among them, so that a fresh machine has a plan, too.
+A cell takes the median of earlier records of the same suite, workload and variant: those of the sweep's own
+folder, else of this kind of host, else of others, the committed ones among them.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ from harness.sweep.store import RECORDS, StoreError, read_records, replace_file
 
 PLAN = "plan.json"
 
-NEVER = "never"
-"""Value of a suite's `isolate_if`: all cells of a workload always share one process."""
+NEVER = "never"  # value of a suite's `isolate_if`: all cells of a workload always share one process
 
 
 def plan(
@@ -68,8 +65,8 @@ def plan(
             if repeat < repeats_of(run, variant) and is_planned(run, variant, name, gpu)
         ]  # fmt: skip
         if sampling is not None:  # a child interleaves each repeat, the baseline first
-            for _, repeat in groupby(cells, key=lambda cell: cell.repeat):
-                groups.append(Group(tuple(repeat), sampling=sampling))
+            repeats = groupby(cells, key=lambda cell: cell.repeat)
+            groups += [Group(tuple(repeat), sampling=sampling) for _, repeat in repeats]
         elif run.isolate_if != NEVER and workload.get(run.isolate_if, True):
             groups += [Group((cell,)) for cell in cells]
         elif cells:
@@ -80,13 +77,17 @@ def plan(
 def is_planned(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
     """Return whether the variant has cells of that workload on a host with or without a GPU."""
     fields = run.workloads[workload]
-    if (workload in run.reference_workloads or fields.get("trace")) and variant.module != BASELINE:
-        return False
-    if not is_requested(run, variant, workload):
-        return False
-    if not (applies(run.applies_to, fields, gpu) and applies(variant.applies_to, fields, gpu)):
-        return False
-    return not _has_nothing_to_compare(run, variant, workload, gpu)
+    return (
+        (variant.module == BASELINE or not _is_for_baseline_alone(run, workload))
+        and is_requested(run, variant, workload)
+        and applies(run.applies_to, fields, gpu)
+        and applies(variant.applies_to, fields, gpu)
+        and not _has_nothing_to_compare(run, variant, workload, gpu)
+    )
+
+
+def _is_for_baseline_alone(run: Run, workload: str) -> bool:
+    return workload in run.reference_workloads or bool(run.workloads[workload].get("trace"))
 
 
 def repeats_of(run: Run, variant: Variant) -> int:
@@ -106,11 +107,9 @@ def is_requested(run: Run, variant: Variant, workload: str) -> bool:
 def _has_nothing_to_compare(run: Run, variant: Variant, workload: str, gpu: bool) -> bool:
     """Return whether it is an interleaved baseline on a workload to which no chosen variant applies."""
     others = [one for one in run.variants if one.module not in BASELINES]
-    if run.sampling is None or not others or variant.module not in BASELINES:
+    if run.sampling is None or variant.module not in BASELINES or _is_for_baseline_alone(run, workload):
         return False
-    if workload in run.reference_workloads or run.workloads[workload].get("trace"):
-        return False
-    return not any(applies(one.applies_to, run.workloads[workload], gpu) for one in others)
+    return bool(others) and not any(applies(o.applies_to, run.workloads[workload], gpu) for o in others)
 
 
 def not_planned(run: Run, gpu: bool) -> list[str]:
@@ -134,10 +133,10 @@ def config_of(variant: Variant) -> dict[str, Any]:
 
 
 class Plan(NamedTuple):
-    """What plan.json keeps of the last command: its suite, its cells' ids in order, and for the reports."""
+    """What plan.json keeps of the last command."""
 
     suite: str
-    cells: tuple[str, ...]
+    cells: tuple[str, ...]  # ids, in order
     titles: Mapping[str, str] = {}  # of each variant; of plans before it was kept: none
     left_out: tuple[str, ...] = ()  # sentences about it
 
@@ -173,8 +172,7 @@ include it."""
 PACE_AFTER_S = 30.0
 """Seconds, predicted or real, that must be over before a sweep's own pace corrects the prediction."""
 
-Key = tuple[str, str]
-"""Workload and variant."""
+Key = tuple[str, str]  # workload and variant
 
 
 class Basis(StrEnum):

@@ -1,9 +1,9 @@
 """Before a sweep, in child processes, for the parent never imports torch or a suite.
 
-One measures how fast this host multiplies matrices, and what slow bf16 products mean for the cells. Where
-they are slow, cells that have any run on smaller workloads, next to a baseline, so that every ratio is one of
-equal shapes; those that would still take too long are not tried. Another builds each cell of a suite that
-computes nothing, and so refuses what no declaration can.
+One measures how fast this host multiplies matrices. Where bf16 products are slow, cells that have any run on
+smaller workloads, next to a baseline, so that every ratio is one of equal shapes; those that would still take
+too long are not tried. Another builds each cell of a suite that computes nothing, and so refuses what no
+declaration can.
 """
 
 from __future__ import annotations
@@ -124,18 +124,14 @@ def fit_to_host(
             return cell.id not in replaced
         return cell.id in flop or (cell.module in BASELINES and cell.workload in compared)
 
-    kept = [group._replace(cells=tuple(filter(is_kept, group.cells))) for group in groups]
-    left = [
-        new
-        for old, new in zip(groups, kept, strict=True)
-        if len(new.cells) == len(old.cells) or any(cell.module not in BASELINES for cell in new.cells)
-    ]
-    if not replaced:
-        return left, ()
+    left = []
+    for group in groups:
+        kept = tuple(filter(is_kept, group.cells))
+        if len(kept) == len(group.cells) or any(cell.module not in BASELINES for cell in kept):
+            left.append(group._replace(cells=kept))
     names = ", ".join(name for name in run.slow_bf16_workloads if name in compared)
-    return left, (
-        f"slow bf16 leaves out {counted(len(replaced), 'cell')}, replaced by smaller workloads: {names}",
-    )
+    said = f"slow bf16 leaves out {counted(len(replaced), 'cell')}, replaced by smaller workloads: {names}"
+    return left, (said,) if replaced else ()
 
 
 def too_slow(groups: Sequence[Group], host: HostProbe, cores: int, limits: Limits) -> dict[str, str]:
@@ -194,7 +190,6 @@ def bf16_FLOP(cell: Cell, code: SuiteCode, suite: Any) -> float:
 
 
 def _built(suite: Any, code: SuiteCode, cell: Cell) -> Any:
-    """Return the cell's subject, without techniques."""
     subject = suite.build(cell.config["workload"], cell.seed)
     module = optimization_module(code, cell.module)
     return subject if module is None else apply(module, subject, cell.config["settings"])
@@ -206,7 +201,6 @@ def _has_bf16_products(group: Group) -> bool:
 
 
 def _has_own_model(cell: Cell) -> bool:
-    """Return whether the cell's model is that of a user's config.json."""
     return cell.config["workload"].get("hf_config") is not None
 
 

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from harness.config.run import Run
@@ -20,8 +19,7 @@ from harness.sweep.plan import Basis, Countdown, SweepEstimate, as_time
 from harness.sweep.store import Store
 from harness.units import counted
 
-NAMES = 6
-"""Names of cells in one line; of more, their number is given."""
+NAMES = 6  # names of cells in one line; of more, their number is given
 
 
 def announcement(
@@ -29,7 +27,7 @@ def announcement(
     groups: Sequence[Group],
     estimate: SweepEstimate,
     not_tried: Mapping[str, str],
-    records: Mapping[str, Record] = {},
+    records: Mapping[str, Record],
 ) -> list[str]:
     """Return the lines printed before a sweep: the number of cells, the duration, cells that may time out.
 
@@ -88,19 +86,14 @@ def plan_lines(
     done = [cell for cell in cells if cell.id not in estimate.cells and cell.id not in not_tried]
     if done:
         yield f"skipped: {counted(len(done), 'cell')} done already ({_ends(done, records)}), in {run.out}"
-    yield from _unavailable([records[cell.id] for cell in done if cell.id in records])
+    ended = [records[cell.id] for cell in done if cell.id in records]
+    reasons = Counter(record.reason for record in ended if record.status == Status.UNAVAILABLE)
+    for reason, count in reasons.most_common(NAMES):
+        yield f"unavailable: {counted(count, 'cell')}: {reason}"
     yield "nothing was run: plan=true"
 
 
-def _unavailable(records: Sequence[Record]) -> Iterator[str]:
-    """Yield why cells could not run, each reason once."""
-    reasons = Counter(record.reason for record in records if record.status == Status.UNAVAILABLE)
-    for reason, count in reasons.most_common(NAMES):
-        yield f"unavailable: {counted(count, 'cell')}: {reason}"
-
-
 def _ends(cells: Sequence[Cell], records: Mapping[str, Record]) -> str:
-    """Return how many cells ended how."""
     ends = Counter(records[cell.id].status for cell in cells if cell.id in records)
     return ", ".join(f"{count} {status}" for status, count in ends.items())
 
@@ -114,8 +107,7 @@ def _names(cells: Sequence[Cell]) -> str:
 logger = logging.getLogger(__name__)
 
 REASON_LENGTH = 160
-SHOWN = 2
-"""Most running cells that are shown by name; of more, which are interleaved, the number is shown."""
+SHOWN = 2  # most running cells that are shown by name; of more, which are interleaved, the number is shown
 
 
 def announce(lines: Iterable[str]) -> None:
@@ -153,14 +145,10 @@ class Progress:
             self._bar = _bar()
             self._task = self._bar.add_task("", total=len(self._cells), completed=len(self._done), now="")
             self._bar.start()
-            _move_handlers(
-                self._stderr, sys.stderr
-            )  # rich has put its own in place, which prints above the bar
+            _move_handlers(self._stderr, sys.stderr)  # rich's own, which prints above the bar
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             _move_handlers(sys.stderr, self._stderr)
             self._bar.stop()
@@ -217,7 +205,6 @@ def name_of(cell: Cell) -> str:
 
 
 def _move_handlers(old: TextIO, new: TextIO) -> None:
-    """Redirect the log from `old` to `new`."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler) and handler.stream is old:
             handler.setStream(new)

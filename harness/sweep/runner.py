@@ -31,8 +31,7 @@ from harness.sweep.executors.job_folder import alike
 from harness.sweep.store import Store
 from harness.units import counted
 
-NOT_TRIED = "not tried"
-"""Start of the reason of a cell that was not tried."""
+NOT_TRIED = "not tried"  # start of the reason of a cell that was not tried
 
 
 class SkipRules:
@@ -85,7 +84,6 @@ class SkipRules:
 
 
 def _same(cell: Cell) -> str:
-    """Return the cell's identity without its repeat."""
     return digest([cell.suite, cell.workload, cell.optimization, cell.config])
 
 
@@ -139,10 +137,9 @@ def run(
     cells = {cell.id: cell for group in waiting for cell in group.cells}
     drafts: dict[str, _Draft] = {}
     skip = SkipRules(size_fields, unavailable)
-    for group in groups:
-        for cell in group.cells:
-            if cell.id in store.records and cell.id not in cells:
-                skip.note(store.records[cell.id])
+    for cell in (cell for group in groups for cell in group.cells):
+        if cell.id in store.records and cell.id not in cells:
+            skip.note(store.records[cell.id])
     passed_over: list[CellEvent] = []
     with (
         _Signals() as signals,

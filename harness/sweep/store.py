@@ -1,7 +1,5 @@
 """Records on disk: one line of JSON each, appended atomically; broken lines are set aside on reading.
 
-The runner writes through `Store`, which locks the folder; the judge reads with `read_records`.
-
 One process after the other works in a folder: who asks second waits, and finds the first one's records. The
 kernel releases a lock with its process, however that ends.
 """
@@ -18,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from harness.records import SCHEMA, Record, Status, record_from_json, record_to_json
@@ -72,9 +69,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -120,14 +115,12 @@ class Store:
                 break
             except BlockingIOError as error:
                 if attempt == LOCK_ATTEMPTS - 1:
-                    pid = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
                     raise StoreError(
-                        f"another sweep (pid {pid}) is writing into {self.folder}; "
+                        f"another sweep (pid {_signed(self._lock)}) is writing into {self.folder}; "
                         "wait for it or choose another with out=..."
                     ) from error
                 time.sleep(LOCK_WAIT_S)
-        os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+        _sign(self._lock)
 
     def _repair(self) -> dict[str, Record]:
         """Return the valid records; move other lines to `records.torn`.
@@ -141,20 +134,15 @@ class Store:
         if broken:
             numbers = ", ".join(str(number) for number in broken)
             logger.warning("%s: moved invalid records to %s: line %s", path, TORN, numbers)
-        aside, lines = set(broken), list(_lines(path))
-        torn = [line for number, line in enumerate(lines, 1) if number in aside]
-        kept = [line for number, line in enumerate(lines, 1) if number not in aside]
-        self._set_aside(torn)
-        replace_file(path, b"".join(line + b"\n" for line in kept))
+        lines = [line + b"\n" for line in _lines(path)]
+        if broken:
+            with open(self.folder / TORN, "ab") as torn:
+                torn.writelines(lines[number - 1] for number in broken)
+                torn.flush()
+                os.fsync(torn.fileno())
+        aside = set(broken)
+        replace_file(path, b"".join(line for number, line in enumerate(lines, 1) if number not in aside))
         return records
-
-    def _set_aside(self, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        with open(self.folder / TORN, "ab") as torn:
-            torn.writelines(line + b"\n" for line in lines)
-            torn.flush()
-            os.fsync(torn.fileno())
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -172,12 +160,10 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def _hosts(folder: Path) -> dict[str, str]:
-    """Return the host of each environment that the folder keeps, by the environment's digest."""
     return {digest: one.host for digest, one in environments(folder).items()}
 
 
 def _with_hosts(records: Mapping[str, Record], known: Mapping[str, str]) -> dict[str, Record]:
-    """Return the records with the hosts of their environments."""
     return {cell: record._replace(host=known.get(record.environment, "")) for cell, record in records.items()}
 
 
@@ -195,13 +181,12 @@ def _parse(path: Path) -> tuple[dict[str, Record], list[int]]:
             except (LookupError, TypeError, ValueError, RecursionError):
                 broken.append(number)
                 continue
-            if isinstance(record, Record):
-                records[record.cell.id] = record
-            else:
+            if not isinstance(record, Record):
                 raise OtherSchemaError(
                     f"{path}, line {number}: a record of schema version {record!r}, not {SCHEMA} as here; "
                     "use the version of the harness that wrote it, or another folder"
                 )
+            records[record.cell.id] = record
     return records, broken
 
 
@@ -225,12 +210,11 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _is_ended(path: Path) -> bool:
-    """Return whether the last line is complete."""
     if not path.exists() or not path.stat().st_size:
         return True
     with open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+        return file.read() == b"\n"
 
 
 def copy_run(source: Path, out: Path) -> None:
@@ -279,9 +263,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-TURN = ".turn"
-"""The file whose lock a process has from its sweep to the end of its report."""
-
+TURN = ".turn"  # the file whose lock a process has from its sweep to the end of its report
 
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """What the system says of a file system without locks, such as Lustre mounted without them."""
@@ -322,24 +304,25 @@ def _locked(folder: Path) -> int:
         with ExitStack() as unless_locked:
             unless_locked.callback(os.close, file)
             _wait_for(folder, file)
-            if _is_there(folder / TURN, file):
-                unless_locked.pop_all()
-                os.ftruncate(file, 0)
-                os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
-                return file
+            with suppress(FileNotFoundError):
+                if (folder / TURN).stat().st_ino == os.fstat(file).st_ino:
+                    unless_locked.pop_all()
+                    _sign(file)
+                    return file
 
 
 def _wait_for(folder: Path, file: int) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        pid = os.pread(file, 20, 0).decode("ascii", "replace").strip() or "unknown"
-        logger.warning("%s: waiting for another process (pid %s), which writes there", folder, pid)
+        logger.warning("%s: waiting for another process (pid %s), which writes there", folder, _signed(file))
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def _is_there(path: Path, file: int) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(file).st_ino
-    except FileNotFoundError:
-        return False
+def _sign(lock: int) -> None:
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _signed(lock: int) -> str:
+    return os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"

@@ -166,8 +166,7 @@ def groups_of(suite_run: Run, environment: Environment) -> list[Group]:
     return plan(suite_run, environment.host, code, bool(environment.gpus), own_code)
 
 
-READ = (".py", ".yaml", ".jsonl")
-"""Suffixes of what code and data are in."""
+READ = (".py", ".yaml", ".jsonl")  # suffixes of what code and data are in
 
 
 def loaded_digest(paths: Sequence[str]) -> str:
@@ -193,8 +192,8 @@ def outlook(here: PreparedSweep, records: Mapping[str, Record]) -> Outlook:
     nodes = alike(here.run.out, here.environment)
     left = pending(here.groups, records, limits, here.environment.digest, nodes, here.run.retry)
     not_tried = too_slow(left, host, here.environment.cores, limits) if host is not None else {}
-    tried = [[cell for cell in group.cells if cell.id not in not_tried] for group in left]
-    to_run = [group._replace(cells=tuple(cells)) for group, cells in zip(left, tried, strict=True) if cells]
+    tried = [g._replace(cells=tuple(cell for cell in g.cells if cell.id not in not_tried)) for g in left]
+    to_run = [group for group in tried if group.cells]
     earlier = earlier_seconds(here.run.suite, here.run.out, here.environment) if to_run else {}
     expected = estimate(to_run, earlier, here.run.usual_cell_s, limits, here.run.workers, here.executor.forks)
     notes = dict.fromkeys(host.bf16_FLOP, host.sentence) if host is not None else {}

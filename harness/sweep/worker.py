@@ -73,9 +73,7 @@ class Emitter:
         self._pid = os.getpid()
 
     def __call__(self, event: CellEvent) -> None:
-        """Write `event` atomically. A copy of the process that a cell forked ends here: only the cell
-        writes.
-        """
+        """Write `event` atomically; a copy of the process that a cell forked ends here."""
         if os.getpid() != self._pid:
             os._exit(70)
         line = event_to_json(event).encode() + b"\n"
@@ -93,9 +91,7 @@ def main(over: list[bool] | None = None) -> None:
     over = end_group_at_exit() if over is None else over
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(all_threads=False)
-    faulthandler.register(
-        signal.SIGUSR1, all_threads=False, chain=True
-    )  # prints where a cell hangs, and dies
+    faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # where a cell hangs; it dies
     output = os.dup(2)
     group = json.load(sys.stdin)
     limits = Limits(*group["limits"])
@@ -117,14 +113,8 @@ def end_group_at_exit() -> list[bool]:
     Called before any suite is imported, so that this is the last of the exit handlers to run.
     """
     over: list[bool] = []
-    atexit.register(_end_group, over)
+    atexit.register(lambda: os.killpg(0, signal.SIGKILL) if over else None)
     return over
-
-
-def _end_group(over: list[bool]) -> None:
-    """Kill what the cells started, and this process with it, after all events are written."""
-    if over:
-        os.killpg(0, signal.SIGKILL)
 
 
 def _open_output(output: int, cell: Cell) -> None:
@@ -197,9 +187,10 @@ def _work(cell: Cell, package: str, limits: Limits, emit: Emitter) -> None:
     suite, _ = _load(cell, package)
     with memory_limit(limits.memory_B):
         session = _set_up(cell, package, emit)
-        with _closing(suite, session):
+        with _closing_after_failure(suite, session):
             for output in suite.sample(session):
                 emit(_event_of(cell.id, output))
+        close(suite, session)
 
 
 def _load(cell: Cell, package: str) -> tuple[Any, OptimizationModule | None]:
@@ -245,14 +236,6 @@ def _set_up(cell: Cell, package: str, emit: Emitter) -> Any:
         suite.check(session)
         emit(Conditions(cell.id, {str(k): str(v) for k, v in suite.conditions(session).items()}))
     return session
-
-
-@contextmanager
-def _closing(suite: Any, session: Any) -> Iterator[None]:
-    """Close the session at the end."""
-    with _closing_after_failure(suite, session):
-        yield
-    close(suite, session)
 
 
 @contextmanager

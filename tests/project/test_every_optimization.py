@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from importlib import import_module
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from cheap_sessions import cheap_sessions
 from torch._dynamo.backends.debugging import aot_eager
 from variants import applied, tiny_run, unavailable
 
-from harness.config.optimizations import AGAIN, code_of
+from harness.config.optimizations import AGAIN, BASELINE, code_of
 from harness.config.protocols import close, prepared
 from harness.config.run import names
 from harness.records import UNITS, Origin, Reading, Unavailable
@@ -99,17 +100,18 @@ class Baseline:
     """The open baseline of one suite and workload: what variants share is started once."""
 
     def __init__(self) -> None:
-        self.point, self.stack = ("", ""), ExitStack()
+        self.point, self.session, self.stack = ("", ""), None, ExitStack()
 
-    def open(self, suite: str, workload: str) -> None:
-        """Open this baseline, and close that of another suite or workload."""
+    def open(self, suite: str, workload: str) -> Any:
+        """Return the session of this baseline, and close that of another suite or workload."""
         if self.point != (suite, workload):
             self.stack.close()
             self.point = ("", "")
             module = import_module(code_of(suite).module)
-            session = prepared(module, module.build(tiny_run(suite).workloads[workload], 1))
-            self.stack.callback(close, module, session)
+            self.session = prepared(module, module.build(tiny_run(suite).workloads[workload], 1))
+            self.stack.callback(close, module, self.session)
             self.point = suite, workload
+        return self.session
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +135,10 @@ def test_an_optimization_is_right_and_is_measured(baseline, suite, workload, var
     module = import_module(code_of(suite).module)
     fields = tiny_run(suite).workloads[workload]
     with skipped_where_unavailable(), ExitStack() as stack:
-        baseline.open(suite, workload)
-        session = prepared(module, applied(suite, variant, module.build(fields, 1)))
-        stack.callback(close, module, session)
+        session = baseline.open(suite, workload)
+        if variant.module != BASELINE:
+            session = prepared(module, applied(suite, variant, module.build(fields, 1)))
+            stack.callback(close, module, session)
         module.check(session)
         assert all(isinstance(value, str) for value in module.conditions(session).values())
         taken = list(module.read_once(session)) if hasattr(module, "read_once") else []

@@ -19,39 +19,36 @@ PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Return the wheel of this tree."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
+def source(tmp_path_factory):
+    """Return a copy of this tree, in which a build may leave what it wants."""
+    source = tmp_path_factory.mktemp("source")
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("harness", "suites", "conf"):
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    options = ["--no-deps", "--no-build-isolation"]
-    _run([*PIP, "wheel", *options, "--wheel-dir", str(folder), str(source)], folder)
-    shutil.rmtree(source)
-    return next(folder.glob("*.whl"))
+    return source
 
 
 @pytest.fixture(scope="module")
-def program(wheel, tmp_path_factory):
+def program(source, tmp_path_factory):
     """Return the console script of an installation with this environment's libraries, in one of its own."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder / "venv", with_pip=False)
     own = next((folder / "venv/lib").glob("python*/site-packages"))
     (own / "libraries.pth").write_text(sysconfig.get_path("purelib"))
-    _run([*PIP, "--python", str(folder / "venv"), "install", "--no-deps", str(wheel)], folder)
+    install = ["install", "--no-deps", "--no-build-isolation", str(source)]
+    _run([*PIP, "--python", str(folder / "venv"), *install], folder)
     return folder / "venv/bin/throughput-harness"
 
 
 @pytest.fixture(scope="module")
-def light(wheel, tmp_path_factory):
+def light(source, tmp_path_factory):
     """Return the console script of `pip install .` alone, with its libraries from the package index."""
     folder = tmp_path_factory.mktemp("light")
     venv.create(folder / "venv", with_pip=False)
     constraints = ["-c", str(ROOT / "constraints.txt"), "--retries", "0", "--timeout", "20"]
-    install = [*PIP, "--python", str(folder / "venv"), "install", *constraints, str(wheel)]
+    install = [*PIP, "--python", str(folder / "venv"), "install", *constraints, str(source)]
     try:
         done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=600)
     except subprocess.TimeoutExpired:

@@ -1,15 +1,11 @@
 """How much a metric changed between two runs, and whether that is more than noise; pure, on plain numbers.
 
-A run samples a metric in several fresh processes. A process has its own memory layout and luck, so processes
-are the independent draws, and rounds within one are not. Each process counts once, by the location of the
-logarithms of its samples. Processes of two runs do not pair: the interval of the ratio is Welch's, with
-Satterthwaite's degrees of freedom (Welch 1947, "The generalization of Student's problem when several
-different population variances are involved"). A bootstrap over three processes would be too narrow.
+Each process of a run counts once, by the location of the logarithms of its samples. Processes of two runs do
+not pair: the interval of the ratio is Welch's, with Satterthwaite's degrees of freedom (Welch 1947, "The
+generalization of Student's problem when several different population variances are involved").
 
 Many metrics are tested at once. Holm's method (1979, "A simple sequentially rejective multiple test
 procedure") bounds the probability of any false finding among all of them, whichever hypotheses are true.
-
-Which values of a metric are better: as the suite's report declares, else by the metric's unit.
 """
 
 from __future__ import annotations
@@ -22,21 +18,18 @@ from typing import NamedTuple
 from harness.records import Measurement, Origin
 from harness.statistics import student
 
-LEAST_PROCESSES = 3
-"""With fewer processes in either run, a change that could be noise is undecided."""
+LEAST_PROCESSES = 3  # with fewer processes in either run, a change that could be noise is undecided
 
 FALSE_FAILURES = 0.01
 """Probability, at most, that a comparison fails although no metric is worse than the margin."""
 
-FALSE_FINDINGS = 0.05
-"""Probability, at most, that a comparison calls any metric changed although none is."""
+FALSE_FINDINGS = 0.05  # probability, at most, that a comparison calls any metric changed although none is
 
 DECLARED_SHARE = 0.8
 """Share of a family-wise level for metrics that the suite's report compares. The rest is for all others,
 which are many and would otherwise cost most of the power."""
 
-ROUNDING = 1e-9
-"""Relative difference of two exact values that is rounding."""
+ROUNDING = 1e-9  # relative difference of two exact values that is rounding
 
 
 class Change(NamedTuple):
@@ -140,8 +133,7 @@ JUDGED_BY_UNIT = (Origin.MEASURED, Origin.EMULATED, Origin.SIMULATED)
 
 LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
 
-PEAK_MEMORY = "peak_memory"
-"""The metric that reports show with each training step."""
+PEAK_MEMORY = "peak_memory"  # the metric that reports show with each training step
 
 
 class Directions(NamedTuple):

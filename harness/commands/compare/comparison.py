@@ -1,9 +1,4 @@
-"""Match the cells of two results folders and compare them: metrics, statuses and what only one folder has.
-
-The metrics of one cell in two runs: each one's change, and that of its ratio to the baseline.
-
-Read a results folder for a comparison: its records and its hosts.
-"""
+"""Match the cells of two results folders and compare them: metrics, statuses and what only one folder has."""
 
 from __future__ import annotations
 
@@ -36,8 +31,7 @@ from harness.records import Measurement, Origin, Record, Status, measurement
 from harness.statistics import MOST_BAND, ratio
 from harness.sweep.store import RECORDS, StoreError, read_records
 
-Repeats = Mapping[int, Record]
-"""The records of one cell by repeat, each a process of its own."""
+Repeats = Mapping[int, Record]  # the records of one cell by repeat, each a process of its own
 
 DETERMINISTIC = (Origin.CALCULATED, Origin.SIMULATED, Origin.PUBLISHED)
 """Origins of which a second process would give the same value again."""
@@ -166,7 +160,6 @@ def _exact(samples: Sequence[Mapping[int, Sequence[float]]], origin: str) -> Cha
 
 
 def _location(taken: Sequence[float], draws: bool) -> float:
-    """Return the location of a process's logarithms: the one that `statistics.ratio` uses."""
     return math.log(ratio([taken], [[1.0] * len(taken)], draws).value)
 
 
@@ -203,7 +196,6 @@ def _measurements(repeats: Repeats) -> dict[tuple[str, str], Measurement]:
 
 
 def _samples(repeats: Repeats, key: tuple[str, str]) -> dict[int, tuple[float, ...]]:
-    """Return the samples of a metric by repeat."""
     found = {repeat: measurement(record, *key) for repeat, record in repeats.items()}
     return {repeat: one.samples for repeat, one in found.items() if one is not None and one.samples}
 
@@ -343,7 +335,6 @@ def compare_folders(a: ResultsFolder, b: ResultsFolder, fail_above: float | None
 
 
 def _cells(folder: ResultsFolder) -> dict[CellName, dict[str, dict[int, Record]]]:
-    """Return the records of a folder by cell, machine and repeat; of several of one repeat, the latest."""
     cells: dict[CellName, dict[str, dict[int, Record]]] = {}
     for record in folder.records:
         name = CellName(record.cell.suite, record.cell.workload, record.cell.optimization)
@@ -360,15 +351,8 @@ def _pairs(a: _ByMachine, b: _ByMachine) -> list[tuple[str, str]]:
 def _metrics_of_one(cells: tuple[Repeats, Repeats], of: Directions) -> tuple[int, int]:
     """Return how many metrics only A has, and only B, of a cell that ended ok in both."""
     records = [[one for one in side.values() if one.status == Status.OK] for side in cells]
-    a, b = (
-        {
-            (one.metric, one.method)
-            for of_cell in side
-            for one in of_cell.measurements
-            if not of.is_series(one.metric)
-        }
-        for side in records
-    )
+    every = [[one for record in side for one in record.measurements] for side in records]
+    a, b = ({(one.metric, one.method) for one in s if not of.is_series(one.metric)} for s in every)
     return (len(a - b), len(b - a)) if a and b else (0, 0)
 
 
@@ -387,9 +371,8 @@ def _verdicts(metrics: Sequence[MetricChange]) -> Iterator[str]:
         elif one.change.exact and one.change.log_ratio == 0:
             yield "same"
         elif one.change.exact or i in differs:
-            yield {1: "worse", -1: "better", 0: "changed"}[
-                one.sign if one.change.log_ratio > 0 else -one.sign
-            ]
+            sign = one.sign if one.change.log_ratio > 0 else -one.sign
+            yield {1: "worse", -1: "better", 0: "changed"}[sign]
         else:
             low, high = one.change.interval or (0.0, math.inf)
             yield "no difference" if low >= 1 / (1 + MOST_BAND) and high <= 1 + MOST_BAND else "undecided"

@@ -23,17 +23,14 @@ from harness.commands.compare.comparison import (
 )
 from harness.config.optimizations import BASELINE
 from harness.records import UNITS, Record
-from harness.report.markdown import escape, grid
+from harness.report.markdown import escape, flat, grid
 from harness.report.tables import Table, TableCell
 from harness.statistics import MOST_BAND
 from harness.units import counted, human, legend, marked, number, times
 
 HOST = "host"
-FEW_VALUES = 3
-"""A condition with more different pairs of values than this is named without them."""
-
-LONGEST = 60
-"""Longer values are cut to so many characters."""
+FEW_VALUES = 3  # a condition with more different pairs of values than this is named without them
+LONGEST = 60  # longer values are cut to so many characters
 
 
 class ConditionChange(NamedTuple):
@@ -75,7 +72,6 @@ def _of_environments(
 
 
 def _described(environment: Mapping[str, Any]) -> dict[str, str]:
-    """Return what numbers depend on, by name."""
     if "unknown" in environment:
         return {HOST: f"unknown host {environment['unknown']}".strip()}
     commit = str(environment.get("commit", ""))[:7]
@@ -111,7 +107,7 @@ def _of_cells(matched: Sequence[tuple[Repeats, Repeats]]) -> Iterator[ConditionC
 
 def _of_record(record: Record) -> dict[str, str]:
     return {
-        **dict(_flat(record.cell.config)),
+        **dict(flat(record.cell.config)),
         **{f"condition {name}": str(value) for name, value in record.conditions.items()},
         "seed": str(record.cell.seed - record.cell.repeat),
         "limits.timeout_s": f"{record.limits.timeout_s:g}",
@@ -119,17 +115,7 @@ def _of_record(record: Record) -> dict[str, str]:
     }
 
 
-def _flat(data: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in data.items():
-        where = f"{name}.{key}" if name else str(key)
-        if isinstance(value, Mapping):
-            yield from _flat(value, where)
-        else:
-            yield where, str(value)
-
-
-FORMAT = 1
-"""Version of this JSON."""
+FORMAT = 1  # version of this JSON
 
 
 def as_data(
@@ -189,11 +175,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-ROWS = 40
-"""Rows of the table; the JSON has all of them."""
-
-DIFFERENT = ("worse", "better", "changed")
-"""Verdicts on metrics that differ."""
+ROWS = 40  # rows of the table; the JSON has all of them
+DIFFERENT = ("worse", "better", "changed")  # verdicts on metrics that differ
 
 
 def table_part(found: FolderComparison) -> str:
@@ -266,8 +249,7 @@ def _effect_text(one: MetricChange) -> str:
     return f"{times(1 / one.effect_a)} → {times(1 / one.effect_b)}: {ratio_text(change)}"
 
 
-LISTED = 10
-"""Cells that are listed by name; the JSON has all of them."""
+LISTED = 10  # cells that are listed by name; the JSON has all of them
 
 HOW_TO_READ = (
     "**B / A** is the ratio of the metric itself, with a 95 % interval over processes. It contains the drift "
@@ -309,12 +291,10 @@ def summary(
     ]
 
 
-ORDER = (*DIFFERENT, "no difference", "same", "undecided")
-"""Verdicts in the order in which they are counted."""
+ORDER = (*DIFFERENT, "no difference", "same", "undecided")  # verdicts in the order in which they are counted
 
 
 def _answer(found: FolderComparison) -> str:
-    """Return whether the comparison is a failure, and by what."""
     if found.fail_above is None:
         if not (changed := ranked(found)) or found.verdicts[changed[0]] not in DIFFERENT:
             return "Nothing changed beyond the noise."

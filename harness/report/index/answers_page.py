@@ -1,8 +1,5 @@
 """Render the answers on the paper's claims, in the paper's order, as index.md and index.html.
 
-Sentences to repeat and a picture come first, then a table per part of the paper: a row has the claim, its
-answer and the range that was found, and folds out to all evidence. How to read it and the runs come last.
-
 The tables of the paper and of the article, row by row, are tables.md and tables.html.
 """
 
@@ -186,7 +183,6 @@ def _why(row: AnsweredClaim) -> str:
 
 
 def _shown(row: AnsweredClaim, runs: Sequence[IndexRow]) -> dict[str, object]:
-    """Return what the template shows of a row."""
     value, of, accepted = _best(row)
     return {
         "row": row,
@@ -203,7 +199,6 @@ def _shown(row: AnsweredClaim, runs: Sequence[IndexRow]) -> dict[str, object]:
 
 
 def _in_full(row: AnsweredClaim, runs: Sequence[IndexRow]) -> str:
-    """Return a claim's words and its source's, all evidence, what decides, and what to do."""
     claim = row.claim
     source = f" — {claim.source}" if claim.source else ""
     evidence = []
@@ -238,8 +233,7 @@ HOW_TO_READ_TABLES = (
     "Published are measurements of others, or formulas of theirs. Here are the values of these results, the "
     "best first, or why there is none. The strength of the evidence is A to D, as on the page of all answers."
 )
-MOST_FOUND = 2
-"""Pieces of our evidence that a row shows."""
+MOST_FOUND = 2  # pieces of our evidence that a row shows
 
 NONE = word("–")
 

@@ -1,8 +1,6 @@
 """Put answers into words: what is accepted, what others published, what was found here, and by which run.
 
-Put what answers say of missing records into words: titles of reports, variants and metrics, not their ids.
-
-Reasons are made where records are judged, which knows ids alone; the titles are those of conf/report and
+Reasons are made where records are judged, which knows ids alone; here they get the titles of conf/report and
 conf/suite.
 """
 
@@ -24,11 +22,8 @@ from harness.report.spec import Spec, load_spec
 from harness.report.tables import percent
 from harness.units import LARGE, billions, human, kept_together, marked, number, times
 
-ON_A_DEVICE = (Origin.MEASURED, Origin.EMULATED)
-"""Origins of values that depend on the machine."""
-
-FEW = 4
-"""Published values up to which each is named; of more, their distribution."""
+ON_A_DEVICE = (Origin.MEASURED, Origin.EMULATED)  # origins of values that depend on the machine
+FEW = 4  # published values up to which each is named; of more, their distribution
 
 
 class Found(NamedTuple):
@@ -77,7 +72,6 @@ def _rank(
 
 
 def _of(one: Evidence) -> str:
-    """Return what our values are of, how they were obtained, and how many there are."""
     about = f"another quantity: {one.judged.quoted_by}" if one.related else one.group
     how = "fixed by the set-up" if one.grade == ILLUSTRATION else one.grade
     return ", ".join(filter(None, [about, how, f"n = {len(one.verdicts)}"]))
@@ -192,7 +186,6 @@ def ends_text(one: Evidence, claim: PaperClaim) -> tuple[str, str]:
 
 
 def _range(low: float, high: float, unit: str, per: str) -> str:
-    """Return both ends of a range of one unit."""
     return _joined(value_text(low, unit, per), value_text(high, unit, per))
 
 

@@ -43,11 +43,8 @@ KINDS = {
 WIDEST = 20.0
 """How far from the claimed value the axis reaches; what lies beyond ends in an arrow with its value."""
 
-LINE, LANE, GAP = 17, 10, 12
-"""Heights in px of a line of text and of a range, and the room between claims."""
-
-WITH_VALUE = 14
-"""Height in px of a range that goes on beyond the axis, with the value."""
+LINE, LANE, GAP = 17, 10, 12  # heights in px of a line of text and of a range, and the room between claims
+WITH_VALUE = 14  # height in px of a range that goes on beyond the axis, with the value
 
 LEGEND_LINE, SWATCH, TICKS = 20, 30, 24
 """Heights in px of a line of the legend and of the axis's numbers, and the width of the legend's samples."""
@@ -313,7 +310,6 @@ def _write(
 
 
 def _samples() -> list[tuple[str, str]]:
-    """Return what the legend explains, and how."""
     return [
         ("band", "what the claim accepts"),
         ("undecided", "the same, where the answer is undecided"),
@@ -323,7 +319,6 @@ def _samples() -> list[tuple[str, str]]:
 
 
 def _draw_legend(drawing: Drawing, size: Size, head: float) -> None:
-    """Draw what each look means above the axis, and what the axis is."""
     samples = _samples()
     per_column = math.ceil(len(samples) / size.columns)
     for number, (look, text) in enumerate(samples):

@@ -1,8 +1,6 @@
 """List results folders: the question, the finding in a few words, when and where.
 
 Choose the results that answer the claims: one folder per interpretation, one machine per folder.
-
-With them go the run of each value, and how far off predictions were on measurements of others.
 """
 
 from __future__ import annotations
@@ -63,14 +61,12 @@ def report_links(folders: Sequence[str], rows: Sequence[IndexRow]) -> list[tuple
     """
     known = {row.folder: row for row in rows}
     asked = Counter(known[folder].question for folder in folders if folder in known)
-    links = []
-    for folder in folders:
-        row = known.get(folder)
-        text = row.question if row else "report"
-        if row and asked[row.question] > 1:
-            text = f"{text} ({_device(row.machine)}, {row.date})"
-        links.append((folder, text))
-    return links
+
+    def text_of(row: IndexRow) -> str:
+        several = asked[row.question] > 1
+        return f"{row.question} ({_device(row.machine)}, {row.date})" if several else row.question
+
+    return [(one, text_of(known[one]) if one in known else "report") for one in folders]
 
 
 def _device(machine: str) -> str:

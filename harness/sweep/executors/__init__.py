@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 
 from harness.records import Group, Limits, Reading
 from harness.sweep.environment import Environment
@@ -65,10 +65,7 @@ class CellFinished(NamedTuple):
 
 
 CellEvent = CellStarted | CellTurn | CellReading | CellNote | Conditions | CellEnvironment | CellFinished
-KINDS: Mapping[str, Any] = {
-    kind.__name__: kind
-    for kind in (CellStarted, CellTurn, CellReading, CellNote, Conditions, CellEnvironment, CellFinished)
-}
+KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in get_args(CellEvent)}
 
 
 class ExecutorError(Exception):
@@ -76,13 +73,7 @@ class ExecutorError(Exception):
 
 
 class Executor(Protocol):
-    """Runs groups of cells, each group in a process of its own or, after a death, in several.
-
-    `ranks` names the processes that it has besides this machine's, for the identity of cells: nodes and
-    ranks per node; empty where there are none.
-    """
-
-    ranks: str
+    """Runs groups of cells, each group in a process of its own or, after a death, in several."""
 
     def environment(self) -> Environment:
         """Return what the identity of cells depends on: this machine, or what is known of others."""

@@ -11,7 +11,6 @@ import logging
 import math
 import os
 import re
-import select
 import selectors
 import shutil
 import signal
@@ -22,11 +21,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from harness.instruments.process import COMPILED_FOLDER
 from harness.records import STATUS_UNKNOWN, Group, Limits, Status
 from harness.sweep import failure_classification
 from harness.sweep.executors import CellEvent, CellFinished, CellStarted, CellTurn, event_from_json, now
 from harness.sweep.executors.template import Forked, Template
+from harness.sweep.in_child import python_path
 
 logger = logging.getLogger(__name__)
 
@@ -175,11 +177,10 @@ class Child:
             yield CellStarted(cell, now())
         took_s = time.monotonic() - self._begun_s.get(cell, self._since_s)
         printed_by_it = self._tail.rpartition(failure_classification.begin_mark(cell))[2]
+        printed = failure_classification.last_lines(printed_by_it.decode("utf-8", "replace"))
         if self._overdue:
-            printed = failure_classification.last_lines(printed_by_it.decode("utf-8", "replace"))
             status, reason = Status.TIMED_OUT, f"over its limit of {self._limits.timeout_s:g} s{printed}"
         elif self._process.returncode is None:
-            printed = failure_classification.last_lines(printed_by_it.decode("utf-8", "replace"))
             status, reason = Status.CRASHED, f"{STATUS_UNKNOWN}{printed}"
         else:
             killed = oom_kills() - self._oom_kills
@@ -235,15 +236,9 @@ def _start(
         if template is not None:
             process = template.fork(temporary, theirs)
         if process is None:
+            worker = [sys.executable, "-u", "-m", "harness.sweep.worker"]
             process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-u",
-                    "-m",
-                    "harness.sweep.worker",
-                    str(events_write),
-                    str(lifeline_read),
-                ],
+                [*worker, str(events_write), str(lifeline_read)],
                 stdin=stdin,
                 stdout=output_write,
                 stderr=output_write,
@@ -270,15 +265,13 @@ def child_environ(temporary: Path, threads: int) -> dict[str, str]:
     is shared by later children, in a folder that is removed with the sweep.
     """
     compiled = str(temporary.parent / COMPILED)
-    here = str(Path(__file__).parents[3])
-    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
     ours = {
         "OMP_NUM_THREADS": str(threads),
         "TORCHINDUCTOR_CACHE_DIR": f"{compiled}/inductor",
         "TRITON_CACHE_DIR": f"{compiled}/triton",
         COMPILED_FOLDER: compiled,
     }
-    return {**ours, **os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path}
+    return {**ours, **os.environ, "TMPDIR": str(temporary), "PYTHONPATH": python_path()}
 
 
 def oom_kills() -> int:
@@ -293,31 +286,13 @@ def oom_kills() -> int:
 def kill_by_tmpdir(temporary: Path) -> None:
     """Kill every process whose TMPDIR is `temporary` or lies below it, in any process group."""
     mark = b"TMPDIR=" + os.fsencode(temporary)
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid() and mark in _environ(entry):
-            with suppress(OSError):
-                pidfd = os.pidfd_open(int(entry))
-                try:  # look again: until here the number may have been reused
-                    entries = _environ(entry).split(b"\0")
-                    if any(e == mark or e.startswith(mark + b"/") for e in entries):
-                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                        select.select([pidfd], [], [], 1.0)
-                finally:
-                    os.close(pidfd)
-
-
-def _environ(process: str) -> bytes:
-    """Return a process's environment, empty where it cannot be read; fast, since all processes are asked."""
-    try:
-        fd = os.open(f"/proc/{process}/environ", os.O_RDONLY)
-    except OSError:
-        return b""
-    parts = []
-    try:
-        while part := os.read(fd, CHUNK_B):
-            parts.append(part)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
-    return b"".join(parts)
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(psutil.Error, OSError):
+            with open(f"/proc/{entry}/environ", "rb", buffering=0) as file:  # fast, as all processes are read
+                if mark not in file.readall():
+                    continue
+            process = psutil.Process(int(entry))
+            folder = Path(process.environ().get("TMPDIR", ""))
+            if process.pid != os.getpid() and folder.is_relative_to(temporary):
+                process.kill()
+                process.wait(timeout=1.0)

@@ -40,14 +40,9 @@ from harness.sweep.store import replace_file
 
 JOBS = ".jobs"
 JOB, CLAIM, EVENTS, ENDED = "job.json", "claim.json", "events.jsonl", "ended"
-TASK = "."
-"""Between the name of an array and the number of its task, in the name of a job."""
-
-UNSEEN = "does not see"
-"""What a job reports of its node where the folder is not shared with it."""
-
-NOBODY = "nobody"
-"""Who has claimed the folder of a job that must not begin any more."""
+TASK = "."  # between the name of an array and the number of its task, in the name of a job
+UNSEEN = "does not see"  # what a job reports of its node where the folder is not shared with it
+NOBODY = "nobody"  # who has claimed the folder of a job that must not begin any more
 
 
 class JobSpec(NamedTuple):
@@ -162,10 +157,8 @@ class JobFolder:
         paths = sorted(self.path.glob("*_log.*"))  # .err, .out
         for path in paths:
             with suppress(OSError):
-                if lines := path.read_text(errors="replace").split("\n"):
-                    last = [line.strip() for line in lines if line.strip()][-1:]
-                    if last:
-                        return last[0]
+                if lines := list(filter(None, map(str.strip, path.read_text(errors="replace").split("\n")))):
+                    return lines[-1]
         return "" if paths else None
 
     def remove(self) -> None:
@@ -224,17 +217,17 @@ def alike(folder: Path, environment: Environment) -> frozenset[str]:
     if not environment.elsewhere:
         return frozenset()
     first = kept_in(nodes_file(folder / JOBS, environment.host))
-    found = set()
-    for node in environments(folder).values():
-        if first is not None:
-            same = node.host == first.host
-        else:
+
+    def is_alike(node: Environment) -> bool:
+        if first is None:
             same = (node.python, node.versions) == (environment.python, environment.versions)
+        else:
+            same = node.host == first.host
         unknown_commit = first is not None and not node.commit
         same_code = unknown_commit or (node.commit, node.dirty) == (environment.commit, environment.dirty)
-        if same and same_code and node.ranks == environment.ranks:
-            found.add(node.digest)
-    return frozenset(found)
+        return same and same_code and node.ranks == environment.ranks
+
+    return frozenset(node.digest for node in environments(folder).values() if is_alike(node))
 
 
 def write_once(path: Path, data: Mapping[str, Any]) -> bool:
@@ -281,7 +274,7 @@ class SubmittedJob:
         self.cells: frozenset[str] = frozenset(cell.id for group in spec.groups for cell in group.cells)
         self.unasked = set(self.cells)  # that nobody has wanted yet
         self.end: JobEnd | None = None
-        self.claim: JobClaim | None = None
+        self.claim = folder.claimed()
         self._wanted: set[str] = set()
         self._begun: dict[str, str] = {}  # cells that run, and since when, ISO 8601
         self._kept: defaultdict[str, list[CellEvent]] = defaultdict(list)

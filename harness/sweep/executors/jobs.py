@@ -44,9 +44,7 @@ class EarlierJobs:
             if spec is None:
                 job_folder.remove()
                 continue
-            job = SubmittedJob(job_folder, spec)
-            job.claim = job_folder.claimed()
-            found.append(job)
+            found.append(SubmittedJob(job_folder, spec))
         known = ends(found)
         cancelled = []
         for job in found:
@@ -130,11 +128,8 @@ class EarlierJobs:
 
 logger = logging.getLogger(__name__)
 
-POLL_S = (0.05, 1.0)
-"""Seconds between two looks at the files: after something happened, and at most."""
-
-ASK_S = (1.0, 10.0)
-"""Seconds between two questions to the queue, likewise."""
+POLL_S = (0.05, 1.0)  # seconds between two looks at the files: after something happened, and at most
+ASK_S = (1.0, 10.0)  # seconds between two questions to the queue, likewise
 
 SETTLE_S = 15.0
 """How long the files of a job that has ended may take to appear on a shared file system.
@@ -144,8 +139,7 @@ A job that the queue does not know counts as ended if the queue does not know it
 LEAVE_S = 60.0
 """How long after the end of the last job a queue may refuse others, as it still counts that one."""
 
-CANCEL_S = 60.0
-"""How long cancelled jobs may take to end."""
+CANCEL_S = 60.0  # how long cancelled jobs may take to end
 
 
 class QueueRefusal(Exception):
@@ -375,7 +369,6 @@ class JobsExecutor:
         return ends
 
     def _end_jobs(self, names: Sequence[str]) -> None:
-        """End jobs that wait or run, as far as the queue answers."""
         try:
             if names:
                 self._queue.cancel(names)
@@ -384,8 +377,6 @@ class JobsExecutor:
 
     def _cancel(self, jobs: Sequence[SubmittedJob]) -> None:
         """Cancel jobs, wait until they have ended, and remove their folders."""
-        if not jobs:
-            return
         for job in jobs:
             _forbid(job)
         self._end_jobs([job.name for job in jobs])

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from harness.config.code_fingerprint import ROOT
 from harness.config.schema import RaySchema
 from harness.instruments.distributed.ray_session import NAMESPACE, RayError, RaySession
 from harness.records import Status
@@ -19,9 +20,7 @@ from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import JobEnd, JobFolder
 from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
 
-ROOT = Path(__file__).parents[3]
-OUT_OF_MEMORY = "running low on memory"
-"""Text in Ray's report on a worker that it ended for memory."""
+OUT_OF_MEMORY = "running low on memory"  # text in Ray's report on a worker that it ended for memory
 
 NODE_LOST_S = 25.0
 """How long after a worker's death Ray may report that its node is lost: after five health checks of 3 s."""
@@ -174,7 +173,6 @@ def _is_running(by: str) -> bool:
 
 
 def _nodes() -> dict[str, Mapping[str, float]]:
-    """Return the resources of each node that is alive, by its id."""
     import ray
 
     return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}

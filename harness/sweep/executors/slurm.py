@@ -21,9 +21,9 @@ from harness.records import Status, digest
 from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import TASK, JobEnd, JobFolder, array_of
 from harness.sweep.executors.jobs import JobsExecutor, QueueRefusal
+from harness.sweep.in_child import python_path
 
-COMMAND_S = 120.0
-"""How long a command of Slurm's may take; it tries for a while to reach the controller."""
+COMMAND_S = 120.0  # how long a command of Slurm's may take; it tries for a while to reach the controller
 
 ENDED_BY_ITSELF = frozenset({"COMPLETED", "FAILED"})
 
@@ -141,7 +141,6 @@ def call(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", f"{command[0]}: {error}")
 
 
-ROOT = Path(__file__).parents[3]
 NODE_ADDRESS = (
     'scontrol --oneliner show node "$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)" '
     "| grep -o ' NodeAddr=[^ ]*' | cut -d= -f2"
@@ -225,8 +224,7 @@ def parameters(settings: SlurmSchema, name: str, timed: bool) -> dict[str, Any]:
     """Return submitit's parameters of one job."""
     exclusive = timed if settings.exclusive is None else settings.exclusive
     memory = None if settings.memory_GB is None else f"{settings.memory_GB * 1000:.0f}M"
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    setup = [*settings.setup, f"export PYTHONPATH={shlex.quote(path)}"]
+    setup = [*settings.setup, f"export PYTHONPATH={shlex.quote(python_path())}"]
     per_task = "${SLURM_CPUS_PER_TASK:-$((SLURM_CPUS_ON_NODE / " + str(settings.ranks_per_node) + "))}"
     setup += [f"export SRUN_CPUS_PER_TASK={per_task}"]  # which srun does not take over from sbatch
     if settings.nodes * settings.ranks_per_node > 1:

@@ -23,11 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-START_S = 120.0
-"""How long the imports may take at most; a suite that takes longer gets no template."""
-
-ANSWER_S = 30.0
-"""How long a fork may take, or an exit status; after that the template is given up."""
+START_S = 120.0  # how long the imports may take at most; a suite that takes longer gets no template
+ANSWER_S = 30.0  # how long a fork may take, or an exit status; after that the template is given up
 
 MESSAGE_B = 1 << 16
 EXIT_GRACE_S = 10.0
@@ -160,7 +157,6 @@ class Template:
 
 
 def _ends(pid: int, patience_s: float) -> bool:
-    """Wait until the process has ended."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:  # reaped by another, because its template died

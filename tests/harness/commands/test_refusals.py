@@ -32,6 +32,10 @@ suite=kernels,memory: expected one value | suite=kernels,memory
 seed: list takes suite=NAME alone | list seed=3
 xxx | from_results=LONG
 from_results=nowhere: no such results folder | from_results=nowhere
+preset=cpu: no such name; did you mean gpu? allowed: gpu | preset=cpu
+suite=memory: preset chooses what is run; allowed with it: preset | preset=gpu suite=memory
+budget_min=0: expected a number above 0 | preset=gpu budget_min=0
+only=[baseline]: preset chooses what is run | suite=all budget_min=10 only=[baseline]
 out: missing; from_results=[A,B] writes an index | from_results=[nowhere,conf]
 --config-name: conf/ | --config-name other
 --package: only with --cfg | --package limits suite=memory

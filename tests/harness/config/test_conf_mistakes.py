@@ -4,7 +4,6 @@ import re
 import shutil
 
 import pytest
-import yaml
 
 from harness.config import optimizations
 from harness.config import run as config
@@ -81,26 +80,20 @@ PLAIN = {"title": "", "settings": {}, "techniques": [], "applies_to": [], "repea
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """Write a suite with optimizations without and with settings, and a helper, which is none."""
+    """Write optimizations without and with settings."""
     tree = tmp_path / re.sub(r"\W", "_", tmp_path.name)
-    (tree / "suite/toy").mkdir(parents=True)
-    (tree / "toy").mkdir()
-    (tree / "suite/toy.yaml").write_text("baseline_title: As it is\n")
-    (tree / "suite/toy/bare.yaml").write_text("")
-    tuned = {"title": "Tuned", "variants": {"a": {"title": "Tuned, a", "x": 1}, "b": {"x": 2}}}
-    (tree / "suite/toy/tuned.yaml").write_text(yaml.safe_dump(tuned))
+    (tree / "toy").mkdir(parents=True)
     (tree / "toy/bare.py").write_text("def apply(subject): ...\n")
     (tree / "toy/configured.py").write_text(CONFIGURED)
-    (tree / "toy/helper.py").write_text("def applied(subject): ...\n")
     (tree / "toy/optimizations.py").write_text("def late(subject, by: int): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     return tree
 
 
-def made(tree, only=(), interleave=False, **entries):
+def made(tree, only=(), **entries):
     config = {
         "baseline_title": "As it is",
-        "interleave": interleave,
+        "interleave": False,
         "fields": {"size": {"type": "int"}},
         "techniques_apply_to": [{"size": 2}],
         "baseline_again": False,

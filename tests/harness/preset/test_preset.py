@@ -97,23 +97,6 @@ def test_without_a_gpu_for_torch_one_line_states_what_was_looked_for(monkeypatch
         assert said in printed.err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["preset=cpu"], "preset=cpu: no such name; did you mean gpu? allowed: gpu"),
-        (["preset=gpu", "suite=memory"], "suite=memory: preset chooses what is run; allowed with it: preset"),
-        (["preset=gpu", "budget_min=0"], "budget_min=0: expected a number above 0"),
-        (["suite=all", "budget_min=10", "only=[baseline]"], "only=[baseline]: preset chooses what is run"),
-        (["suite=memory", "budget_min=10"], "budget_min: goes with suite=all"),
-    ],
-)
-def test_words_that_will_not_do_are_one_line(words, said, capsys):
-    assert main(words) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"harness: {said}"), err
-    assert err.count("\n") == 1
-
-
 def test_the_words_of_a_preset_and_a_mistake_in_its_file(tmp_path):
     assert requested(["preset=gpu"]) == PresetRequest("gpu", 60.0)
     assert str(requested(["preset=gpu"]).folder) == "results/gpu"

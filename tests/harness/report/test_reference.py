@@ -41,9 +41,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 ID = re.compile(r"[mp][0-9a-f]{10}(?![0-9a-f])")
 
 
-ASKED = load_answers()
-
-
 def points(svg: str) -> list[tuple[str, str]]:
     tree = ElementTree.fromstring(svg)
     return [("".join(a.itertext()).strip(), a.get("href", "")) for a in tree.iter(f"{SVG}a")]
@@ -100,9 +97,10 @@ def test_a_figure_of_each_kind_is_the_committed_one(judged_folders):
 
 
 @pytest.fixture(scope="module")
-def made(judged_folders, answered, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reference")
-    write_index(folder, ASKED, answered, judged_folders)
+def made(judged_folders, tmp_path_factory):
+    folder, asked = tmp_path_factory.mktemp("reference"), load_answers()
+    found = (of(judged_folders, asked.methods) for of in (findings, halves))
+    write_index(folder, asked, answer_claims(asked.claims, *found), judged_folders)
     for data, name in judged_folders:
         if name in PAGES:
             write_report(folder / name, data)
@@ -127,7 +125,7 @@ def test_whatever_a_killed_sweep_lacks_its_report_has_an_answer(judged_folders, 
             "every second record": list(data.records)[::2],
         }[left]
         if kept:
-            part = replace(data, records=kept[:200], verdicts=[])
+            part = replace(data, records=kept[:60], verdicts=[])
             assert all(answers(part)), name
             assert finding(part), name
 
@@ -161,17 +159,6 @@ def test_a_users_own_workload_is_wherever_a_workload_of_the_suite_is(suite):
     of_usual = {block for block, workloads in shown.items() if usual in workloads}
     assert of_usual <= {block for block, workloads in shown.items() if workloads[:1] == ["mine"]}
     assert any("mine" in workloads for workloads in shown.values())
-
-
-@pytest.fixture(scope="module")
-def found(judged_folders):
-    """Return the findings of the committed results, and of both halves of their processes."""
-    return findings(judged_folders, ASKED.methods), halves(judged_folders, ASKED.methods)
-
-
-@pytest.fixture(scope="module")
-def answered(found):
-    return answer_claims(ASKED.claims, *found)
 
 
 @needs_a_browser

@@ -11,7 +11,6 @@ from harness.config.validation import ConfigError
 from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Sampling
 from harness.sweep import preflight, sweep
 from harness.sweep.environment import describe
-from harness.sweep.in_child import in_child
 from harness.sweep.plan import plan
 from harness.sweep.preflight import HostProbe, probe, refuse_bad_inputs, survey, too_slow
 
@@ -40,16 +39,15 @@ def stub(monkeypatch, found):
     return asked
 
 
-def flop_of(monkeypatch, cells):
-    """Return the FLOP of bf16 products by cell, as the child finds them where they are slow."""
-    from harness.instruments.memory import bf16_products
+@pytest.fixture
+def slow_bf16(monkeypatch):
+    """Let the child find slow bf16 products, without measuring any."""
+    monkeypatch.setattr("harness.instruments.memory.bf16_products.bf16_is_slow", lambda: True)
+    monkeypatch.setattr("harness.instruments.memory.bf16_products.matmul_FLOP_per_s", dict)
 
-    monkeypatch.setattr(bf16_products, "bf16_is_slow", lambda: True)
-    return survey(Group(tuple(cells)))["bf16_FLOP"]
 
-
-def test_the_child_measures_and_one_that_fails_is_a_warning(monkeypatch, tmp_path, kernels, caplog):
-    found = HostProbe(**in_child("harness.sweep.preflight", "survey", [[], "suites", None], 120.0))
+def test_rates_are_measured_and_a_child_that_fails_is_a_warning(monkeypatch, tmp_path, kernels, caplog):
+    found = HostProbe(**survey(Group(())))
     assert found.bf16_FLOP == {}
     assert all(rate > 0 for rate in found.matmul_FLOP_per_s.values())
     monkeypatch.setattr(sys, "executable", "/bin/false")
@@ -57,7 +55,8 @@ def test_the_child_measures_and_one_that_fails_is_a_warning(monkeypatch, tmp_pat
     assert "the host probe failed, continuing without it: exit code 1" in caplog.text
 
 
-def test_the_kernels_suite_reports_its_bf16_products_and_no_others(monkeypatch):
+@pytest.mark.usefixtures("slow_bf16")
+def test_the_kernels_suite_reports_its_bf16_products_and_no_others():
     """By hand: a product of M, N and K is 2 M N K; a step is counted by its own formula. Two workloads are
     there as the smaller ones of others."""
     from suites.kernels import training_step
@@ -68,7 +67,7 @@ def test_the_kernels_suite_reports_its_bf16_products_and_no_others(monkeypatch):
     (suite_run,) = load(words)
     cells = [one for group in groups_of(suite_run) for one in group.cells]
     nowhere = Cell("x", "no_suite", "w", "baseline", "baseline", 0, 0, {"workload": {}})  # left to its run
-    flop = flop_of(monkeypatch, [*cells, nowhere])
+    flop = survey(Group((*cells, nowhere)))["bf16_FLOP"]
     by_name = {(one.workload, one.optimization): flop[one.id] for one in cells if one.id in flop}
     assert len(by_name) == len(flop)
     step = training_step.flops(Workload(**suite_run.workloads["step_5m_128"]))
@@ -91,7 +90,7 @@ def test_cells_timed_together_are_not_tried_where_slow_bf16_takes_minutes():
     assert reason.endswith("so bf16 cannot pay; timing the cell would take 61 s")
 
 
-def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep(monkeypatch, kernels):
+def test_a_model_too_large_for_this_machine_is_refused_before_the_sweep(monkeypatch, kernels, slow_bf16):
     words = ["suite.workload_from=tests/data/small_configs/llama.json", "suite.hf_defaults.seq_len=16"]
     own = replace(load(["suite=kernels", *words])[0], out=kernels.out)
     monkeypatch.setattr("suites.kernels.suite.too_large", lambda subject: "a step needs 5 TB")

@@ -70,12 +70,13 @@ def ran(records, day, length_s):
 
 
 def test_times_change_the_line_about_the_run_and_order_and_what_was_there_before_change_nothing(tmp_path):
-    records = memory_records()
-    fewer = [r for r in records if r.cell.workload.startswith("llama")]
+    fewer = [r for r in memory_records() if r.cell.workload.startswith("llama")]
     write_report(tmp_path / "one", found(ran(fewer, "2031-01-01", 99.0)))
-    random.Random(1).shuffle(records)
-    write_report(tmp_path / "two", found(records))
-    write_report(tmp_path / "two", found(ran([r for r in records if r in fewer], "2032-12-24", 7500.0)))
+    (tmp_path / "two/figures").mkdir(parents=True)
+    for name in ("report.md", "benchmark.json", "figures/of_an_earlier_report.svg"):
+        (tmp_path / "two" / name).write_text("earlier")
+    random.Random(1).shuffle(fewer)
+    write_report(tmp_path / "two", found(ran(fewer, "2032-12-24", 7500.0)))
     one, two = files(tmp_path / "one"), files(tmp_path / "two")
     for name in ("report.md", "report.html"):
         assert one[name].count(b"1 Jan 2031, ") == 1
@@ -103,10 +104,10 @@ def test_another_process_writes_the_same_bytes_without_heavy_libraries(tmp_path,
     assert files(written[1]) == files(tmp_path / "two")
 
 
-def test_what_cannot_be_written_or_read_is_one_line(tmp_path):
+def test_what_cannot_be_written_or_read_is_one_line(tmp_path, written):
     (tmp_path / "taken").write_text("a file")
     said = f"cannot write the report into {tmp_path / 'taken'}: "
-    mistaken(lambda: write_report(tmp_path / "taken", found()), said)
+    mistaken(lambda: write_report(tmp_path / "taken", written[0]), said)
     (tmp_path / "environment-synthetic.json").write_text("{")
     mistaken(lambda: found(folder=tmp_path), "environment-synthetic.json: cannot be read")
 
