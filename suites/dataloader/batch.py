@@ -72,6 +72,11 @@ class LoaderSpec:
     options: dict[str, Any] = field(default_factory=dict)  # of one loader alone
 
     @property
+    def is_slow(self) -> bool:
+        """Return whether reads of files take the time of an emulated storage."""
+        return self.read_delay_s > 0 or self.read_B_per_s > 0
+
+    @property
     def documents_per_group(self) -> int:
         """Return the documents of one data-parallel group per step."""
         return self.documents_per_step // self.dp_size
@@ -118,18 +123,15 @@ def pack(
     """
     sizes = np.array([len(one) for one in documents], np.int64)
     order = np.argsort(-sizes, kind="stable")
-    if len(order) and (longest := int(sizes[order[0]])) > context_length:
-        raise ValueError(f"a document of {longest} tokens is longer than a row of {context_length}")
-    row_of, used = first_fit(sizes[order], context_length)
-    tokens = np.empty((len(used), context_length), np.uint16)
-    segments = np.empty((len(used), context_length), np.uint16)
-    at, numbers = [0] * len(used), [0] * len(used)
+    row_of = first_fit(sizes[order], context_length)
+    rows = max(row_of, default=-1) + 1
+    tokens = np.full((rows, context_length), PADDING, np.uint16)
+    segments = np.zeros_like(tokens)
+    at, numbers = [0] * rows, [0] * rows
     for one, row in zip(order.tolist(), row_of, strict=True):
         begin, end = at[row], at[row] + len(documents[one])
         at[row], numbers[row] = end, numbers[row] + 1
         tokens[row, begin:end], segments[row, begin:end] = documents[one], numbers[row]
-    for row, end in enumerate(used):
-        tokens[row, end:], segments[row, end:] = PADDING, 0
     return tokens, segments
 
 
@@ -139,10 +141,10 @@ def with_ends(tokens: Tokens) -> Tokens:
     return tokens
 
 
-def first_fit(sizes: NDArray[np.int64], context_length: int) -> tuple[list[int], list[int]]:
-    """Return the row of each document, of descending sizes, and the tokens in each row.
+def first_fit(sizes: NDArray[np.int64], context_length: int) -> list[int]:
+    """Return the row of each document, of descending sizes: the first one with room for it.
 
-    Each goes to the first row with room for it. Full ones need no search: they are the first rows.
+    Full ones need no search: they are the first rows.
     """
     full = int((sizes == context_length).sum())
     row_of, rows = list(range(full)), full
@@ -153,7 +155,7 @@ def first_fit(sizes: NDArray[np.int64], context_length: int) -> tuple[list[int],
         rows = max(rows, row + 1)
         free[row] -= size
         row_of.append(row)
-    return row_of, (context_length - free[:rows]).tolist()
+    return row_of
 
 
 def split(document: Tokens, context_length: int) -> list[Tokens]:
@@ -164,10 +166,7 @@ def split(document: Tokens, context_length: int) -> list[Tokens]:
 def tokenize(text: str | bytes) -> Tokens:
     """Return the bytes of a document's text as tokens, and END."""
     data = text.encode() if isinstance(text, str) else text
-    tokens = np.empty(len(data) + 1, np.uint16)
-    tokens[:-1] = np.frombuffer(data, np.uint8)
-    tokens[-1] = END
-    return tokens
+    return np.append(np.frombuffer(data, np.uint8), np.uint16(END))
 
 
 def packed(documents: Sequence[Tokens], spec: LoaderSpec, place: RankPlace) -> PackedBatch:
@@ -238,7 +237,6 @@ def flop_of_queries(flop: DocumentCost, queries: int, keys: int) -> float:
 BUFFER_B = 64 << 10
 """Buffer of each open file: hundreds are open at once."""
 
-
 INSTALL = "pip install throughput-harness[dataloader]"
 
 
@@ -276,15 +274,8 @@ class Throttle:
         self._lock = threading.Lock()
         self._free_s = 0.0  # when the handle has served all reads so far
 
-    @property
-    def slow(self) -> bool:
-        """Return whether reads wait at all."""
-        return self._delay_s > 0 or self._rate_B_per_s > 0
-
     def wait(self, size_B: int, begin_s: float) -> None:
         """Sleep until a read of this size, issued at `begin_s` (of `time.perf_counter`), would be done."""
-        if not self.slow:
-            return
         taken_s = self._delay_s + (size_B / self._rate_B_per_s if self._rate_B_per_s > 0 else 0.0)
         with self._lock:
             self._free_s = max(begin_s, self._free_s) + taken_s
@@ -299,9 +290,9 @@ class SlowFile(io.FileIO):
     read = io.RawIOBase.read  # type: ignore[assignment] # by way of `readinto`
     readall = io.RawIOBase.readall
 
-    def __init__(self, path: str, throttle: Throttle) -> None:
+    def __init__(self, path: str, spec: LoaderSpec) -> None:
         super().__init__(path)
-        self._throttle = throttle
+        self._throttle = Throttle(spec)
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Read into the buffer and return the bytes read, after the time that the storage takes."""
@@ -316,7 +307,6 @@ def open_file(path: str, spec: LoaderSpec) -> BinaryIO:
 
     Raises `OSError` where it cannot be opened.
     """
-    throttle = Throttle(spec)
-    if not throttle.slow:
+    if not spec.is_slow:
         return open(path, "rb", buffering=BUFFER_B)
-    return io.BufferedReader(SlowFile(path, throttle), BUFFER_B)
+    return io.BufferedReader(SlowFile(path, spec), BUFFER_B)

@@ -59,7 +59,7 @@ def piece_index(documents: Documents, context_length: int) -> PieceIndex:
 def _indexed(documents: Documents, context_length: int) -> PieceIndex:
     hashes, sources = [], []
     for source in range(len(documents.names)):
-        for number in range(len(documents.sizes_B(source))):
+        for number in range(len(documents.sizes_B[source])):
             for piece in split(tokenize(documents.document(source, number)), context_length):
                 hashes.append(piece_hash(piece))
                 sources.append(source)
@@ -109,7 +109,10 @@ def _full(spec: LoaderSpec, group: int, step: int, ranks: Sequence[Sequence[Json
     width = first["shape"][1]
     if width * spec.cp_size != spec.context_length:
         raise WrongResult(f"{where}: rows of {width} tokens on each of {spec.cp_size} ranks")
-    tokens, segments = (_joined([_array(one, name) for one in given]) for name in ("tokens", "segments"))
+    tokens, segments = (
+        _joined([np.frombuffer(base64.b64decode(one[name]), "<u2").reshape(one["shape"]) for one in given])
+        for name in ("tokens", "segments")
+    )
     rows = PackedBatch(tokens, segments, first["documents"], first["real_tokens"])
     if int((segments > 0).sum()) != rows.real_tokens:
         raise WrongResult(
@@ -118,10 +121,6 @@ def _full(spec: LoaderSpec, group: int, step: int, ranks: Sequence[Sequence[Json
     if (tokens[segments == 0] != PADDING).any():
         raise WrongResult(f"{where}: padding has tokens")
     return rows
-
-
-def _array(one: Json, name: str) -> NDArray[np.uint16]:
-    return np.frombuffer(base64.b64decode(one[name]), "<u2").reshape(one["shape"])
 
 
 def _joined(slices: Sequence[NDArray[Any]]) -> NDArray[Any]:

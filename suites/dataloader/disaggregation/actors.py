@@ -1,9 +1,7 @@
 """The actors: a planner, source loaders, and a data constructor per data-parallel group.
 
-The classes are plain; `client` makes actors of them. They find one another by name, so that one that has
-started anew knows the others.
-
-How an actor's process keeps memory that it uses again for each batch.
+The classes are plain; `calls.started` makes actors of them. They find one another by name, so that one that
+has started anew knows the others.
 """
 
 from __future__ import annotations
@@ -237,17 +235,14 @@ class Planner(LoaderActor):
         for loader in more:
             start_loader(loader, self._spec, self._settings)
         if more:
-            self._release_moved()
+            # Each closes what another one reads from now on.
+            route = self._scaler.route
+            for loader in set(route.values()):
+                own = [source for source, reader in route.items() if reader == loader]
+                with suppress(ValueError):  # it is not there yet
+                    self._calls.handle(f"loader-{loader}").keep_only.remote(own)
         for loader in fewer:
             ended(self._settings.job, f"loader-{loader}")
-
-    def _release_moved(self) -> None:
-        """Let each source loader close what another one reads from now on."""
-        route = self._scaler.route
-        for loader in set(route.values()):
-            own = [source for source, reader in route.items() if reader == loader]
-            with suppress(ValueError):  # it is not there yet
-                self._calls.handle(f"loader-{loader}").keep_only.remote(own)
 
     def _extend(self, first: int, end: int) -> None:
         """Plan what is not planned of these steps; forget those that nobody asks for again."""

@@ -1,12 +1,10 @@
-"""How the planner, constructors and source loaders are called: by name, within a time limit.
-
-Ray actors by name: started once per job, found by whoever calls them, and ended.
-"""
+"""The planner, constructors and source loaders as Ray actors: started once per job, called by name, ended."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -52,20 +50,19 @@ def ended(job: str, name: str) -> None:
     """End a job's actor, if there is one."""
     import ray
 
-    try:
+    with suppress(ValueError):
         ray.kill(found(job, name), no_restart=True)
-    except ValueError:
-        return
 
 
 READING_S = 5.0
 """How long a source loader may take to say what it is reading, for an error's text."""
 
 
+RETRY_S = 0.05
+
+
 class ActorCalls:
     """How an actor calls the others: by name, again where one died."""
-
-    RETRY_S = 0.05
 
     def __init__(self, settings: ActorSettings) -> None:
         self._settings = settings
@@ -108,7 +105,7 @@ class ActorCalls:
                 self._handles.pop(f"loader-{loader}", None)
                 dead.append(loader)
         if dead:
-            time.sleep(self.RETRY_S)
+            time.sleep(RETRY_S)
         return answers, dead
 
     def limit(self) -> Callable[[int], None]:

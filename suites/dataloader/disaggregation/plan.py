@@ -1,8 +1,7 @@
 """What each data-parallel group gets in a step: from lengths alone, without a token of the data.
 
-Which documents each step takes from each source is a closed formula of the step, without state.
-`ActorSettings` is what all actors of a loader have in common, and identifies the order of their data. Which
-source loader reads which source, and how many there are, is the autoscaler's. Shapes: steps T, sources S.
+Which documents each step takes from each source is a closed formula of the step, without state. Which source
+loader reads which source, and how many there are, is the autoscaler's. Shapes: steps T, sources S.
 """
 
 from __future__ import annotations
@@ -37,12 +36,10 @@ def refuse_weights(spec: LoaderSpec) -> None:
     """Raise `LoaderError` where the mixture's phases or weights are not valid."""
     if not spec.mixture or spec.mixture[0].first_step != 0:
         raise LoaderError("the first phase of the mixture must begin at step 0")
-    previous = -1
     for number, phase in enumerate(spec.mixture):
         where = f"phase {number} of the mixture"
-        if phase.first_step <= previous:
+        if number and phase.first_step <= spec.mixture[number - 1].first_step:
             raise LoaderError(f"{where} begins at step {phase.first_step}, not after the one before")
-        previous = phase.first_step
         if len(phase.weights) != len(spec.sources):
             raise LoaderError(f"{where} has {len(phase.weights)} weights for {len(spec.sources)} sources")
         if any(not weight >= 0 for weight in phase.weights):

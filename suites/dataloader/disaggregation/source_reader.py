@@ -40,9 +40,14 @@ class SourceReader:
                 del kept[number]
                 self._bad.pop((source, number), None)
         return {
-            source: np.array([_length(self._document(source, first + one)) for one in range(count)], np.int64)
+            source: np.array([self._length(source, first + one) for one in range(count)], np.int64)
             for source, (first, count) in wanted.items()
         }
+
+    def _length(self, source: int, number: int) -> int:
+        """Return the tokens of a document: its bytes and END; a bad one has none."""
+        text = self._document(source, number)
+        return 0 if text is None else len(text) + 1
 
     def tokens(self, pieces: Pieces) -> Tokens:
         """Return the pieces' tokens, one after another."""
@@ -115,8 +120,3 @@ def _joined(pieces: Pieces, document: Callable[[int, int], bytes | None]) -> NDA
         if len(part) < length:
             parts.append(END_TEXT * (length - len(part)))
     return np.frombuffer(b"".join(parts), np.uint8)
-
-
-def _length(text: bytes | None) -> int:
-    """Return the tokens of a document: its bytes and END; a bad one has none."""
-    return 0 if text is None else len(text) + 1

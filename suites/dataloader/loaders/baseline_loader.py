@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from suites.dataloader.batch import (
     LoaderError,
@@ -31,7 +31,6 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Source,
-    Throttle,
     UnreadableFile,
     library,
     one_line,
@@ -39,7 +38,7 @@ from suites.dataloader.batch import (
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import in_one_line
+from suites.dataloader.loaders.peers import from_workers
 
 FORMATS = ("parquet", "jsonl")
 
@@ -66,24 +65,8 @@ def loaded(
     readers = READERS if readers is None else readers
     if any(source.format == "parquet" for source in spec.sources):
         library("pyarrow.parquet")
-    loader = DataLoader(
-        MixedDocuments(spec, place, readers),
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=spec.prefetch if workers else None,
-        persistent_workers=workers > 0,
-    )
-    iterator: Any = iter(loader)
-    try:
-        for batch in iterator:
-            yield PackedBatch(
-                batch.tokens.numpy(), batch.segments.numpy(), batch.documents, batch.real_tokens
-            )
-    except LoaderError as error:
-        raise in_one_line("torch", error) from None
-    finally:
-        if workers:
-            iterator._shutdown_workers()
+    for batch in from_workers("torch", MixedDocuments(spec, place, readers), spec, workers):
+        yield PackedBatch(batch.tokens.numpy(), batch.segments.numpy(), batch.documents, batch.real_tokens)
 
 
 class MixedDocuments(IterableDataset[PackedBatch]):
@@ -140,7 +123,7 @@ def documents(
 
 def _parquet_rows(path: str, spec: LoaderSpec) -> Iterator[Any]:
     parquet = library("pyarrow.parquet")
-    file = parquet.ParquetFile(open_file(path, spec) if Throttle(spec).slow else path)
+    file = parquet.ParquetFile(open_file(path, spec) if spec.is_slow else path)
     for batch in file.iter_batches(columns=["text"]):
         yield from batch.column("text")
 

@@ -10,13 +10,12 @@ of the disaggregated loader. The pipeline has no device: packed text leaves noth
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
@@ -29,20 +28,14 @@ from suites.dataloader.batch import (
 )
 from suites.dataloader.disaggregation.plan import Mixture, of_step
 from suites.dataloader.loaders.grain_map_mix import ArrayRecords
+from suites.dataloader.loaders.peers import needs
 
 FORMATS = ("array_record",)
 
 NOT_INSTALLED = "NVIDIA DALI is not installed: pip install nvidia-dali-cuda120, of 0.4 GB, which no extra has"
 
 apply = loads_with("dali")
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return that DALI is not installed; None where it is."""
-    try:
-        return None if find_spec("nvidia.dali") is not None else NOT_INSTALLED
-    except ModuleNotFoundError:  # no package `nvidia` at all
-        return NOT_INSTALLED
+unavailable = needs("nvidia.dali", otherwise=NOT_INSTALLED)
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:

@@ -28,7 +28,6 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Source,
-    Throttle,
     library,
     loads_with,
     one_line,
@@ -103,18 +102,14 @@ def iterators(grain: Any, sources: list[Source], spec: LoaderSpec, place: RankPl
     if all(source.format == "array_record" for source in sources):
         return [one.to_iter_dataset() for one in random_access(grain, sources, spec, place)]
     library("pyarrow.parquet")
-    if Throttle(spec).slow:
+    if spec.is_slow:
         raise Unavailable("Grain opens Parquet files itself: emulated storage needs array_record")
-    share_of = share_type(grain)
-    return [
-        share_of(parquet_texts(grain, source), source.name, place.dp_rank, spec.dp_size) for source in sources
-    ]
-
-
-def parquet_texts(grain: Any, source: Source) -> Any:
-    """Return an endless `IterDataset` of the texts of a source's Parquet file."""
-    rows = grain.experimental.ParquetIterDataset([source.file])
-    return grain.experimental.RepeatIterDataset(rows.map(text_of_row))
+    share_of, experimental, shares = share_type(grain), grain.experimental, []
+    for source in sources:
+        texts = experimental.ParquetIterDataset([source.file]).map(text_of_row)
+        repeated = experimental.RepeatIterDataset(texts)
+        shares.append(share_of(repeated, source.name, place.dp_rank, spec.dp_size))
+    return shares
 
 
 def text_of_row(row: dict[str, Any]) -> str:

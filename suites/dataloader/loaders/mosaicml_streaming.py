@@ -12,11 +12,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from harness.records import HostInfo
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
@@ -27,7 +25,7 @@ from suites.dataloader.batch import (
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import constant_mixture, in_one_line
+from suites.dataloader.loaders.peers import constant_mixture, in_one_line, needs
 
 FORMATS = ("mds",)
 
@@ -37,11 +35,7 @@ SHARED_MEMORY = Path("/dev/shm")
 FILE_LOCKS = ("barrier_filelock", "cache_filelock")
 
 apply = loads_with("mosaicml_streaming")
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return why mosaicml-streaming cannot run here; None where it can."""
-    return MISSING if find_spec("streaming") is None else None
+unavailable = needs("streaming", otherwise=MISSING)
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:

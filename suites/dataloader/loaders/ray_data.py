@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,6 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Source,
-    Tokens,
     library,
     loads_with,
     packed,
@@ -94,7 +93,9 @@ class MixedStreams:
         context.use_datasource_v2 = False  # it lists files in any order, and fails without aiohttp (2.60)
         context.execution_options.preserve_order = True  # ranks of one group get the same documents
         sources = constant_mixture(spec, "Ray Data")
-        counts = round_documents(sources)
+        # Documents of a round: until the source that lasts longest has ended, but no more than allowed.
+        documents = min(ROUND_DOCUMENTS, max(source.samples / weight for source, weight in sources))
+        counts = [max(1, round(documents * weight)) for _, weight in sources]
         datasets = [_texts(spec, source, count) for (source, _), count in zip(sources, counts, strict=True)]
         mixed = datasets[0].mix(
             *datasets[1:],
@@ -106,12 +107,6 @@ class MixedStreams:
     def of(self, dp_rank: int) -> Any:
         """Return the group's `DataIterator`."""
         return self._streams[dp_rank]
-
-
-def round_documents(sources: Sequence[tuple[Source, float]]) -> list[int]:
-    """Return how many documents of each source, of these weights, one round has."""
-    documents = min(ROUND_DOCUMENTS, max(source.samples / weight for source, weight in sources))
-    return [max(1, round(documents * weight)) for _, weight in sources]
 
 
 def block_documents(spec: LoaderSpec) -> int:
@@ -142,12 +137,8 @@ def _round(spec: LoaderSpec, place: RankPlace, stream: Any, number: int) -> Iter
         local_shuffle_seed=seed,
     ):
         found = True
-        yield packed(_documents(table), spec, place)
+        yield packed([tokenize(text.as_py()) for text in table[COLUMN]], spec, place)
     if not found:
         raise LoaderError(
             f"Ray Data: the sources have fewer than {size} documents per group, in a round of all of them"
         )
-
-
-def _documents(table: Any) -> list[Tokens]:
-    return [tokenize(text.as_py()) for text in table[COLUMN]]
