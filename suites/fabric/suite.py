@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.instruments.distributed.rank_pool import RankPool, locations_in
 from harness.instruments.network import clos as placements
 from harness.instruments.network import routing
 from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray
@@ -97,18 +97,10 @@ class EmulatedFabric:
         self._routed: tuple[RoutingPolicy, list[RouteRule]] | None = None
         with ExitStack() as stack:
             self.network = stack.enter_context(Network(topology(clos), receive_buffer_B(clos)))
-            hosts = self.network.topology.hosts[: workload.ranks]
-            places = [
-                RankLocation(
-                    self.network.command(host, []),
-                    {"GLOO_SOCKET_IFNAME": self.network.interface(host)} | ALONE,
-                )
-                for host in hosts
-            ]
+            places = locations_in(self.network, ALONE)[: workload.ranks]
+            address = self.network.address(self.network.topology.hosts[0])
             self.carried_B_per_s = self._verify_links()
-            self.pool = stack.enter_context(
-                RankPool(places, self.network.address(hosts[0]), timeout_s=TIMEOUT_S)
-            )
+            self.pool = stack.enter_context(RankPool(places, address, timeout_s=TIMEOUT_S))
             stack.pop_all()
 
     def close(self) -> None:

@@ -178,7 +178,7 @@ class OneSided:
         last: socket.socket | None = None
         try:
             while (one := puts.get()) is not None:
-                while last not in (None, one.connection) and unsent_B(last) and not self._failed:
+                while last and last is not one.connection and unsent_B(last) and not self._failed:
                     time.sleep(PAUSE_S)
                 last = one.connection
                 last.sendall(one.header)
@@ -217,9 +217,8 @@ class OneSided:
             self._changed.notify_all()
 
 
-def unsent_B(connection: socket.socket | None) -> int:
+def unsent_B(connection: socket.socket) -> int:
     """Return the bytes that the peer has not acknowledged (tcp(7), SIOCOUTQ)."""
-    assert connection is not None
     count = bytearray(4)
     fcntl.ioctl(connection, termios.TIOCOUTQ, count)
     return int.from_bytes(count, "little")

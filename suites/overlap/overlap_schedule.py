@@ -174,7 +174,8 @@ class OverlapModel(NamedTuple):
 
 def model_of(workload: OverlapScheduleWorkload, share: float | None = None) -> OverlapModel:
     """Return a workload's model at a share of the peak, by default its own; raises `Unavailable`."""
-    return OverlapModel(workload.compute_time_s(share), workload.communication_time_s, workload.parts)
+    parts = workload.ranks if workload.kind == "schedule" else workload.chunks
+    return OverlapModel(workload.compute_time_s(share), workload.communication_time_s, parts)
 
 
 def closed_form_s(subject: Subject) -> float | None:

@@ -21,8 +21,6 @@ def swizzle_full_mesh(subject: Subject, sub_chunks: PositiveInt) -> Subject:
 
     `sub_chunks`: messages per shard, and steps.
     """
-    if sub_chunks < 1:
-        raise ValueError(f"swizzle_full_mesh: sub_chunks={sub_chunks}: expected at least 1")
     changed = replace(subject, order="rotated", at_once=True, sub_chunks=sub_chunks, overlapped=True)
     refuse_indivisible(changed)
     return changed

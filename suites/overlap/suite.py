@@ -12,12 +12,12 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool, locations_in
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology, burst_B
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
@@ -54,14 +54,8 @@ class OverlapCluster:
         with ExitStack() as stack:
             if self.workload.is_linked:
                 network = self._network = stack.enter_context(Network(topology_of(self.workload)))
-                hosts = network.topology.hosts
-                places = [
-                    RankLocation(
-                        network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | ALONE
-                    )
-                    for host in hosts
-                ]
-                addresses = [network.address(host) for host in hosts]
+                places = locations_in(network, ALONE)
+                addresses = [network.address(host) for host in network.topology.hosts]
             else:
                 places, addresses = [RankLocation((), ALONE)] * self.workload.ranks, ["127.0.0.1"]
             self.pool = stack.enter_context(RankPool(places, addresses[0]))
@@ -111,7 +105,7 @@ class OverlapCluster:
         network = self._network
         if network is None or self.rate_B_per_s is not None:
             return
-        self.enter("scale", subject.changed(algorithm="symmetric", experts_by="grouped"))
+        self.enter("scale", replace(subject, algorithm="symmetric", experts_by="grouped"))
         try:
             computed_s = self.settled_s("scale", "compute")
             self.sent_B = max(self.call("sent_B", key="scale"))
@@ -139,14 +133,10 @@ class OverlapCluster:
         links = shaped_links(network.topology)
         return max((after[link][end] - before[link][end]) / RUNS for link in links for end in (0, 1))
 
-    def retransmitted(self) -> int:
-        """Return the TCP segments sent again so far by all hosts."""
-        return sum(self._network.retransmitted()) if self._network is not None else 0
-
     def enter(self, key: str, subject: Subject) -> None:
         """Create a variant's operation on every rank, which lasts until it leaves."""
         self.variants.add(key)
-        self.call("make", key=key, subject=subject.described)
+        self.call("make", key=key, subject=asdict(subject))
 
     def leave(self, key: str) -> None:
         """Drop a variant's operation."""
@@ -164,17 +154,11 @@ def topology_of(workload: Workload) -> Topology:
     link from router to router for each pair.
     """
     hosts = tuple(f"node{rank}" for rank in range(workload.ranks))
-    if workload.ranks == 2:
-        topology = Topology(hosts, (), (Link(hosts[0], hosts[1]),), LARGEST_FRAME_B)
-    elif workload.topology == "switch":
-        links = tuple(Link(host, "switch") for host in hosts)
-        topology = Topology(hosts, ("switch",), links, LARGEST_FRAME_B)
-    else:
-        routers = tuple(f"router{rank}" for rank in range(workload.ranks))
-        own = tuple(Link(host, router) for host, router in zip(hosts, routers, strict=True))
-        pairs = tuple(Link(*pair) for pair in combinations(routers, 2))
-        topology = Topology(hosts, routers, (*own, *pairs), LARGEST_FRAME_B)
-    return topology
+    if workload.ranks == 2 or workload.topology == "switch":
+        return Topology.star(hosts)
+    routers = tuple(f"router{rank}" for rank in range(workload.ranks))
+    links = [Link(*pair) for pair in (*zip(hosts, routers, strict=True), *combinations(routers, 2))]
+    return Topology(hosts, routers, tuple(links), LARGEST_FRAME_B)
 
 
 def shaped_links(topology: Topology) -> list[int]:
@@ -295,12 +279,7 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     if linked:
         yield Reading("link_rate", "B/s", cluster.port_B_per_s, Origin.EMULATED)
         yield Reading("link_bytes", "B", cluster.link_B(session.key, session.chunks), Origin.MEASURED)
-        yield Reading("sent_bytes", "B", cluster.sent_B, Origin.CALCULATED)
         yield Reading("line_rate_share", "1", cluster.least_s / alone_s, Origin.EMULATED)
-        before = cluster.retransmitted()
-        busy_s = max(cluster.call("cpu_s", key=session.key, chunks=session.chunks))
-        yield Reading("communication_cpu", "s", busy_s, Origin.MEASURED)
-        yield Reading("retransmitted", "1", cluster.retransmitted() - before, Origin.MEASURED)
     if session.subject.workload.operation == "ag_gemm":
         yield from recorded(session)
     if session.subject.workload.operation == "training_step":

@@ -3,8 +3,8 @@ GEMM whose shards are exchanged."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Unavailable
@@ -120,9 +120,8 @@ class OverlapScheduleWorkload:
     compute_s: Annotated[float, Bounds(above=0), PUBLISHED] | None = None  # as published; None: by FLOP
     communication_B: Annotated[float, Bounds(above=0), PUBLISHED] | None = None  # into one GPU
     communication_s: Annotated[float, Bounds(above=0), PUBLISHED] | None = None  # as published; None: by B
-    chunks: Annotated[PositiveInt, PUBLISHED] = (
-        8  # parts of the shorter of both, of which the first is exposed
-    )
+    # Parts of the shorter of both, of which the first is exposed; where it is scheduled, its shards.
+    chunks: Annotated[PositiveInt, PUBLISHED] = 8
 
     # As published; None: not published.
     published_sequential_s: Annotated[float, Bounds(above=0), PUBLISHED] | None = None
@@ -140,16 +139,6 @@ class OverlapScheduleWorkload:
         return ELEMENT_B * self.m / self.ranks * width
 
     @property
-    def parts(self) -> int:
-        """Return the parts of the shorter of computation and communication: shards, where it is scheduled."""
-        return self.ranks if self.kind == "schedule" else self.chunks
-
-    @property
-    def rank_flop(self) -> float | None:
-        """Return the FLOP of one GPU; None where they are not known."""
-        return 2.0 * self.m * self.n * self.k / self.ranks if self.kind == "schedule" else self.flop
-
-    @property
     def speedup_of_source(self) -> float | None:
         """Return the published speed-up, or the ratio of both published times; None without them."""
         sequential_s, overlapped_s = self.published_sequential_s, self.published_overlapped_s
@@ -164,7 +153,7 @@ class OverlapScheduleWorkload:
         """
         if self.compute_s is not None:
             return self.compute_s
-        flop = self.rank_flop
+        flop = 2.0 * self.m * self.n * self.k / self.ranks if self.kind == "schedule" else self.flop
         if flop is None or self.peak_FLOP_per_s is None:
             raise Unavailable("compute_s: missing; expected seconds, or FLOP and peak_FLOP_per_s")
         return float(roofline_s(flop, self.peak_FLOP_per_s, self.compute_share if share is None else share))
@@ -205,12 +194,3 @@ class Subject:
     weight_gradient_overlaps: bool = False
     experts_by: Literal["loop", "grouped"] = "loop"
     gather: Literal["gloo", "low_latency"] = "gloo"
-
-    def changed(self, **fields: Any) -> Subject:
-        """Return the subject with other values of these fields."""
-        return replace(self, **fields)
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """Return it as plain data, for ranks."""
-        return asdict(self)
