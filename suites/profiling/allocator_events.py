@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from random import Random
 from typing import Any, NamedTuple
 
@@ -46,12 +45,10 @@ class AllocatorEvent(NamedTuple):
     stream: int = 0
 
 
-@contextmanager
-def cpu_profile() -> Iterator[Any]:
+def cpu_profile() -> Any:
     """Return a profiler of the CPU's allocations, and of operations with the storages that they read."""
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profile:
-        yield profile
+    return torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True)
 
 
 def cpu_events(profile: Any) -> list[AllocatorEvent]:

@@ -158,16 +158,13 @@ def diagnose(recording: Recording) -> list[Finding]:
     """Return the named losses, largest first; none where nothing shows beyond the noise of the steps."""
     ranks = range(len(recording.found.ranks))
     error_rate = ERROR_RATE / (3 * len(ranks) + 1)
-    slowed = [found for rank in ranks for found in _slowed(recording, rank, error_rate)]
+    slowed = [
+        Finding(name, rank, recording.rise_s(name, rank))
+        for rank in ranks
+        if (name := _explained(recording, rank)) and _shows(recording, name, rank, error_rate)
+    ]
     found = [*slowed, *_others(recording, [one.rank for one in slowed], error_rate)]
     return sorted(found, key=lambda one: -one.seconds)
-
-
-def _slowed(recording: Recording, rank: int, error_rate: float) -> Iterator[Finding]:
-    """Yield why a rank's own time is longer, if a counter explains it."""
-    name = _explained(recording, rank)
-    if name and _shows(recording, name, rank, error_rate):
-        yield Finding(name, rank, recording.rise_s(name, rank))
 
 
 def _others(recording: Recording, slowed: Sequence[int], error_rate: float) -> Iterator[Finding]:

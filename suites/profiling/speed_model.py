@@ -201,8 +201,6 @@ def instants(state: RankState, key: str, count: int) -> dict[str, list[float]]:
     batches = [trainer.text_batches() for _ in range(count)]
     found: dict[str, list[float]] = {"ready": [], "ready_cpu_s": [], "averaged": [], "averaged_cpu_s": []}
     dist.barrier()
-    found["begin"] = [time.monotonic()]
-    found["begin_cpu_s"] = [time.process_time()]
     for batch in batches:
         trainer.accumulate(batch, len(batch))  # returns once gradients are averaged
         found["averaged"].append(time.monotonic())

@@ -7,23 +7,20 @@ without.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
 import torch
 
-from harness.instruments.traces.causes import causes
-from harness.records import Json, Note, Origin, Reading, Unavailable
+from harness.records import Json, Note, Origin, Reading, Unavailable, digest
 from suites.profiling.measure import (
     TracedElsewhere,
-    calibrated,
     counted_readings,
     factor_readings,
     in_a_sentence,
     injected_s,
+    lengthened_s,
     model_FLOP,
     naming_readings,
     plain_times,
@@ -71,13 +68,13 @@ def bf16_FLOP(subject: Subject) -> float:
 class RunningStep:
     """A variant's step on the ranks that all variants of its workload share; `key` names it there.
 
-    `calibrated`: see `truth.calibrated`. `described`: whether a note has a recording's sentence.
+    `longer_s`: see `measure.lengthened_s`. `described`: whether a note has a recording's sentence.
     """
 
     subject: Subject
     ranks: RecordedRanks
     key: str
-    calibrated: float = 0.0
+    longer_s: float = 0.0
     order: Random = field(default_factory=Random)
     described: bool = False
 
@@ -86,27 +83,22 @@ Session = RunningStep | TracedElsewhere
 
 
 def prepare(subject: Subject) -> Session:
-    """Start the ranks if no variant has, make the step on them, and calibrate what is injected.
+    """Start the ranks if no variant has, make the step on them, and measure what a slower link adds.
 
     A trace of a run elsewhere is read.
     """
     if subject.workload.trace is not None:
         return read_elsewhere(subject)
     ranks = shared(RecordedRanks, subject.workload)
-    session = RunningStep(subject, ranks, key_of(subject), order=Random(subject.seed))
+    # Variants that inject into the same step share it on the ranks, by this key.
+    session = RunningStep(subject, ranks, digest(subject.step.described), order=Random(subject.seed))
     try:
         ranks.enter(session.key, subject.step)
-        session.calibrated = calibrated(ranks, session.key, subject.injection)
+        session.longer_s = lengthened_s(ranks, session.key, subject.injection)
     except BaseException:
         close(session)
         raise
     return session
-
-
-def key_of(subject: Subject) -> str:
-    """Return the name of a step on the ranks, which variants share that inject into the same one."""
-    described = json.dumps(subject.step.described, sort_keys=True)
-    return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 def check(session: Session) -> None:
@@ -171,13 +163,11 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     plain = plain_times(ranks, key, subject, session.order)
     yield Reading("time", "s", plain.injected_s, origin)
     yield Reading("time_rise", "s", plain.rise_s, origin)
-    if injection is not None and injection.kind == "cpu_quota":
-        yield Reading("counted_of_held_back", "1", session.calibrated, Origin.MEASURED)
     for _ in range(subject.workload.recordings):
         recording = recorded(ranks, key, subject, session.order)
         if injection is None and not session.described:
             session.described = True
-            yield Note(f"First recording: {in_a_sentence(recording.found, causes(recording.found))}")
+            yield Note(f"First recording: {in_a_sentence(recording.found)}")
         yield from state_readings(recording.found, origin, slice(1, None, 2))
         yield from factor_readings(recording.found, origin)
         yield from counted_readings(recording)
@@ -185,7 +175,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
         yield Reading("profiler_overhead", "1", recording.slowest_s / plain.injected_s - 1, origin)
         yield from naming_readings(recording, injection)
         if injection is not None:
-            truth_s = injected_s(recording, injection, session.calibrated)
+            truth_s = injected_s(recording, injection, session.longer_s)
             yield from recovery_readings(recording, injection, truth_s)
 
 
