@@ -96,7 +96,6 @@ class SwitchHistory(NamedTuple):
     queue_K: Floats  # bytes in the switch
     pausing_K: Floats  # ports that requested a pause
     pauses: int  # number of pause requests
-    largest_port_B: float  # the most bytes of one ingress port at once
 
 
 class Fifo:
@@ -136,7 +135,6 @@ class Switch:
         self.pausing_N = np.zeros(workload.senders, dtype=bool)
         self.queue_B = 0.0
         self.pauses = 0
-        self.largest_port_B = 0.0
 
     def step(self, arrived_N: Floats) -> Floats:
         """Take in bytes (N,) and return those sent (N,); raises WrongResult where any are lost."""
@@ -144,21 +142,17 @@ class Switch:
         left_N = np.zeros(len(arrived_N)) + self._fifo.take(self._line_B)
         self._held_N = np.maximum(self._held_N + arrived_N - left_N, 0.0)
         self.queue_B = float(self._held_N.sum())
-        self._pause()
-        return left_N
-
-    def _pause(self) -> None:
         workload = self._workload
         before_N = self.pausing_N
         self.pausing_N = (self._held_N > workload.xoff_B) | (before_N & (self._held_N >= workload.xon_B))
         self.pauses += int(np.count_nonzero(self.pausing_N & ~before_N))
         most_B = float(self._held_N.max())
-        self.largest_port_B = max(self.largest_port_B, most_B)
         if most_B > workload.xoff_B + workload.headroom_B:
             raise WrongResult(
                 f"not lossless: a port reached {most_B:,.0f} B, with threshold {workload.xoff_B:,.0f} B and "
                 f"headroom of {workload.headroom_B:,.0f} B; a pause works after {2 * workload.hop_s:g} s"
             )
+        return left_N
 
 
 def simulate(workload: CongestionWorkload, control: Control, seed: int) -> SwitchHistory:
@@ -189,8 +183,7 @@ def simulate(workload: CongestionWorkload, control: Control, seed: int) -> Switc
         if unsent_B < LEFT_B:
             rest_s = workload.rtt_s - hop * workload.dt_s  # to the receiver, and its acknowledgement
             done_s = (step + 1) * workload.dt_s + rest_s
-            arrays = np.array(queue), np.array(pausing, dtype=np.float64)
-            return SwitchHistory(done_s, *arrays, switch.pauses, switch.largest_port_B)
+            return SwitchHistory(done_s, np.array(queue), np.array(pausing, np.float64), switch.pauses)
     raise WrongResult(f"{unsent_B:,.0f} B were still missing after {LONGEST} times the bound")
 
 
@@ -267,7 +260,6 @@ def sample(session: Session) -> Iterator[Reading]:
         ("queue_mean", "B", float(trace.queue_K.mean())),
         ("queue_p99", "B", float(np.percentile(trace.queue_K, 99))),
         ("queue_max", "B", float(trace.queue_K.max())),
-        ("largest_port", "B", trace.largest_port_B),
         ("pauses", "1", float(trace.pauses)),
         ("pause_time", "s", paused_s),
         ("pause_share", "1", paused_share),

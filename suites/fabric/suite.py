@@ -82,11 +82,6 @@ def stolen_since(before: Any) -> float:
     return float((now.steal - before.steal) / whole_s) if whole_s else 0.0
 
 
-def receive_buffer_B(clos: Clos) -> int:
-    """Return the receive buffer of each connection."""
-    return max(LEAST_BUFFER_B, round(BUFFER_S * clos.nic_B_per_s))
-
-
 class EmulatedFabric:
     """The network and its ranks, which follow one placement at a time."""
 
@@ -96,10 +91,14 @@ class EmulatedFabric:
         self._connections: list[Any] = []
         self._routed: tuple[RoutingPolicy, list[RouteRule]] | None = None
         with ExitStack() as stack:
-            self.network = stack.enter_context(Network(topology(clos), receive_buffer_B(clos)))
+            buffer_B = max(LEAST_BUFFER_B, round(BUFFER_S * clos.nic_B_per_s))
+            self.network = stack.enter_context(Network(topology(clos), buffer_B))
             places = locations_in(self.network, ALONE)[: workload.ranks]
             address = self.network.address(self.network.topology.hosts[0])
-            self.carried_B_per_s = self._verify_links()
+            # Of the slowest uplink; raises `Unavailable` where any link is off by over 5 %.
+            links = enumerate(self.network.topology.links)
+            rates = [self.network.verify(number, link.rate_B_per_s) for number, link in links]
+            self.carried_B_per_s = min(rates[len(self.network.topology.hosts) :])
             self.pool = stack.enter_context(RankPool(places, address, timeout_s=TIMEOUT_S))
             stack.pop_all()
 
@@ -187,12 +186,6 @@ class EmulatedFabric:
     def _uplinks_B(self) -> FloatArray:
         """Return the bytes sent so far on each uplink by rack and by spine (racks x spines, 2)."""
         return np.array(self.network.sent()[len(self.network.topology.hosts) :], dtype=np.float64)
-
-    def _verify_links(self) -> float:
-        """Return the slowest uplink's rate; raises `Unavailable` where any link is off by over 5 %."""
-        links = self.network.topology.links
-        rates = [self.network.verify(number, link.rate_B_per_s) for number, link in enumerate(links)]
-        return min(rates[len(self.network.topology.hosts) :])
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,16 +90,14 @@ class Session:
         second_s = time.perf_counter() - begin_s
         if self.compile_s is not None:
             self.compile_s += max(first_s - second_s, 0.0)
-        return tensors if self._updates_in_place() else [*tensors, self._tensors(result)]
+        engine = self.subject.engine
+        if self.subject.workload.passes == "update" and (engine is None or not engine.takes_graph):
+            return tensors  # an eager step continues from the last one's parameters
+        return [*tensors, self._tensors(result)]
 
     def _tensors(self, result: Any) -> list[Tensor]:
         assert self.compiled is not None
         return [one.detach().clone() for one in self.compiled.tensors(result)]
-
-    def _updates_in_place(self) -> bool:
-        """Return whether each call continues from the last one's parameters, as eager steps do."""
-        engine = self.subject.engine
-        return self.subject.workload.passes == "update" and (engine is None or not engine.takes_graph)
 
     def check(self) -> None:
         """Compare with float64, two calls where each computes the same; raises `WrongResult`.
@@ -326,20 +324,17 @@ def captured_for_any_length(workload: Workload, seed: int) -> Capture:
     )
     shapes = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    fakes = [
-        mode.from_tensor(one, symbolic_context=StatelessSymbolicContext(dynamic_sizes=_sizes(one, of)))
-        for one, of in zip(own.inputs, dims, strict=True)
-    ]
+    fakes = []
+    for one, of in zip(own.inputs, dims, strict=True):
+        sizes = [DimDynamic.DYNAMIC if dim in of else DimDynamic.STATIC for dim in range(one.dim())]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+        fakes.append(mode.from_tensor(one, symbolic_context=context))
     symbols = [fakes[index].shape[dim] for index, of in enumerate(dims) for dim in of]
     with mode:
         graph = traced(own, fakes)
     if not symbols or any(_fixed(shapes, one) for one in symbols):
         raise Unavailable("the model's code fixes the length of its sequences")
     return Capture(graph, own.inputs, own.output_names, time.perf_counter() - begin_s, dims)
-
-
-def _sizes(tensor: Tensor, dims: Sequence[int]) -> list[DimDynamic]:
-    return [DimDynamic.DYNAMIC if dim in dims else DimDynamic.STATIC for dim in range(tensor.dim())]
 
 
 def _fixed(shapes: ShapeEnv, size: int | torch.SymInt) -> bool:

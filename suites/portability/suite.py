@@ -22,6 +22,9 @@ from suites.portability.subject import Subject
 from suites.portability.workload import Workload
 from suites.training.models import huggingface, model
 
+CLASSES = {"matmul": "matmul", "attention": "attention", "block": "block", "training_step": "step"}
+"""Classes of operations; all others are pointwise."""
+
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline; raises `Unavailable` for a model that cannot be built."""
@@ -54,7 +57,7 @@ def conditions(session: Session) -> Mapping[str, str]:
     return {
         "device": "cpu",
         "operation": workload.operation,
-        "class": class_of(workload),
+        "class": CLASSES.get(workload.operation, "pointwise"),
         "passes": workload.passes,
         "dtype": workload.dtype,
         "target": engine.target if engine else "host",
@@ -63,12 +66,6 @@ def conditions(session: Session) -> Mapping[str, str]:
         "threads": str(torch.get_num_threads()),
         **({"model_code": huggingface.model_code(workload.hf_config)} if workload.hf_config else {}),
     }
-
-
-def class_of(workload: Workload) -> str:
-    """Return the class of a workload: pointwise, attention, matmul, block or step."""
-    classes = {"matmul": "matmul", "attention": "attention", "block": "block", "training_step": "step"}
-    return classes.get(workload.operation, "pointwise")
 
 
 def read_once(session: Session) -> Iterator[Reading | Note]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -85,8 +84,8 @@ SMALL: dict[str, Any] = {
 
 def interpreted(workload: Workload, seed: int) -> Callable[[object], Compiled]:
     """Return what runs the step with our kernels interpreted; raises `Unavailable` where there is none."""
-    problem = partial(problem_of, workload, seed, functions_of(workload))
-    return lambda capture: Compiled(problem().plain())
+    functions = functions_of(workload)
+    return lambda capture: Compiled(problem_of(workload, seed, functions).plain())
 
 
 def small(workload: Workload) -> Workload:
@@ -96,10 +95,10 @@ def small(workload: Workload) -> Workload:
 
 def compiled_here(workload: Workload, seed: int) -> Callable[[object], Compiled]:
     """Return what runs the step with our kernels compiled; raises `Unavailable` where there is none."""
-    problem = partial(problem_of, workload, seed, functions_of(workload))
+    functions = functions_of(workload)
 
     def compiled(capture: object) -> Compiled:
-        step = problem().plain()
+        step = problem_of(workload, seed, functions).plain()
 
         def call() -> Sequence[Tensor]:
             with compiled_on_cpu():

@@ -2,8 +2,7 @@
 
 The baseline is eager PyTorch in fp32 with explicit attention, its batches made in the step. Variants are all
 combinations of six techniques. Each trains on the same sequences, so tokens/s are those of equal work. Cells
-of one workload are timed together; see harness/sweep/interleaved.py for the order of the calls
-below.
+of one workload are timed together; see harness/sweep/interleaved.py for the order of the calls below.
 
 Of each variant's trainer the micro-batch is chosen, losses are compared and updates are timed. A batch is
 text of `suites.training.data`, made word by word in Python, as a tokenizer works through text. Ahead of a
@@ -29,7 +28,6 @@ from torch import Tensor
 
 from harness.instruments.memory.allocator import watch
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
-from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
 from suites.stack.workload import Workload
 from suites.training import data
@@ -37,7 +35,7 @@ from suites.training.correctness import GRADIENT_FACTOR, compare, require_learni
 from suites.training.correctness import UPDATES as LEARNING_UPDATES
 from suites.training.correctness import check as check_small
 from suites.training.optimizers import share_states
-from suites.training.step import Contract, TrainingStep, Within, loosest
+from suites.training.step import TrainingStep, Within, loosest
 from suites.training.techniques import Techniques, build_step, combined
 from suites.training.trainer import Trainer
 from suites.training.workload import refuse_odd_heads
@@ -182,8 +180,6 @@ class Session:
     subject: Subject
     times: int = 1  # by how much the micro-batch has grown
     peak_B: float = 0.0  # live bytes of an update beyond those before it
-    first_call_s: float = 0.0
-    compiled_from_cache: bool = False
     max_error: float = 0.0
     tried: dict[int, float] = field(default_factory=dict)  # growth -> peak_B
     stopwatch: Stopwatch | None = None
@@ -222,13 +218,10 @@ def check(session: Session) -> None:
     expected = baseline_updates(baseline_of(subject))
     if subject.fills_memory:
         session.times = largest_that_fits(session, expected.peak_B)
-    contract, trainer = contract_of(subject), session.trainer
-    hits = compilations_from_cache()
-    begin_s = time.perf_counter()
+    contract = loosest([subject.step_of(1).contract, Within(subject.tolerance)])
+    trainer = session.trainer
     batch = trainer.loader.take()
     losses = [trainer.accumulate(batch).item()]
-    session.first_call_s = time.perf_counter() - begin_s
-    session.compiled_from_cache = compilations_from_cache() > hits
     trainer.loader.finish()
     if contract.compared:
         off = compared_gradients(trainer, expected.gradients, contract.relative)
@@ -257,22 +250,13 @@ def compared_gradients(trainer: StackTrainer, expected: Mapping[str, Tensor], re
     except Unavailable:
         check_small(trainer.step_description)
         return 0.0
-    off = gradient_error(gradients, expected)
+    # |ours - plain| / |plain| of all parameters' gradients together
+    off = math.hypot(*(float((gradients[name].float() - one).norm()) for name, one in expected.items()))
+    off /= math.hypot(*(float(one.norm()) for one in expected.values()))
     if not off <= GRADIENT_FACTOR * relative:
         allowed = f"allowed {GRADIENT_FACTOR * relative:.0e}"
         raise WrongResult(f"the first gradients are off by {off:.1e} of their norm, {allowed}")
     return off
-
-
-def gradient_error(ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]) -> float:
-    """Return |ours - plain| / |plain| of all parameters' gradients together."""
-    off = math.hypot(*(float((ours[name].float() - one).norm()) for name, one in plain.items()))
-    return off / math.hypot(*(float(one.norm()) for one in plain.values()))
-
-
-def contract_of(subject: Subject) -> Contract:
-    """Return how closely the losses follow plain PyTorch's in fp32."""
-    return loosest([subject.step_of(1).contract, Within(subject.tolerance)])
 
 
 def baseline_of(subject: Subject) -> Subject:
@@ -291,7 +275,8 @@ def largest_that_fits(session: Session, room_B: float) -> int:
         if times > 1 and 2 * session.tried[best] - gradients_B(subject) > room_B:
             break
         trial = StackTrainer(replace(subject, loads_ahead=False), times)
-        session.tried[times] = peak_of(trial, subject)
+        trial.step()  # makes all states
+        session.tried[times] = watched_step(trial, subject)[1]
         trial.trainer.close()
         del trial
         if session.tried[times] > room_B:
@@ -303,12 +288,6 @@ def largest_that_fits(session: Session, room_B: float) -> int:
 def gradients_B(subject: Subject) -> float:
     """Return the bytes of the gradients, which any micro-batch has."""
     return 4.0 * subject.workload.shape.parameters
-
-
-def peak_of(trainer: StackTrainer, subject: Subject) -> float:
-    """Return the most live bytes of an update beyond those before it, once all states exist."""
-    trainer.step()
-    return watched_step(trainer, subject)[1]
 
 
 def watched_step(trainer: StackTrainer, subject: Subject) -> tuple[float, float]:
@@ -393,13 +372,9 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     yield Reading("parameters", "1", given.shape.parameters, Origin.CALCULATED)
     yield Reading("max_error", "1", session.max_error, Origin.MEASURED, "baseline")
     yield Reading("peak_memory", "B", session.peak_B, Origin.MEASURED)
-    yield Reading("sequences_at_once", "1", given.micro_batch_size * session.times, Origin.MEASURED)
     begin_s = time.perf_counter()
     make_batch(given.vocab_size, (given.sequences, given.seq_len), subject.seed, 0)
     yield Reading("loading_time", "s", time.perf_counter() - begin_s, Origin.MEASURED)
-    if any(name == "compile" for name, _ in subject.step_of(1).techniques):
-        method = "cached" if session.compiled_from_cache else "cold"
-        yield Reading("first_pass", "s", session.first_call_s, Origin.MEASURED, method)
     for times, peak_B in session.tried.items():
         yield Note(f"{given.micro_batch_size * times} sequences at once take {peak_B / 1e6:.0f} MB at peak")
     session.stopwatch = stopwatch(session.trainer.step, subject.device)
