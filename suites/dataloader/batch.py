@@ -1,8 +1,6 @@
 """What every loader of the dataloader suite gets and returns: sources, a specification, and packed batches.
 
-Tokens are bytes of UTF-8 text; every document ends with END. Shapes: rows R, context length C, cp_size P. A
-variant of the suite is one loader for a workload. Loaders of different documents compare by the FLOP of a
-training step. Files are plain or as slow as an emulated storage, and errors of reading them are one line.
+Tokens are bytes of UTF-8 text; every document ends with END. Shapes: rows R, context length C, cp_size P.
 """
 
 from __future__ import annotations
@@ -95,11 +93,11 @@ class RankPlace(NamedTuple):
 
 
 class PackedBatch(NamedTuple):
-    """Documents packed into rows, for one rank.
+    """Documents packed into rows, for one rank: `tokens` and `segments` (R, C / P).
 
-    `tokens` and `segments` (R, C / P): a token's document within its row, from 1; 0 is padding. `documents`
-    and `real_tokens` count those of the full rows, whatever the slice. `pieces` (n, 4), where the loader
-    knows them: source, document, first token and length of each part of a document in the rows.
+    A segment is a token's document within its row, from 1; 0 is padding. `documents` and `real_tokens` count
+    the full rows. `pieces` (n, 4), where the loader knows them: source, document, first token and length of
+    each part.
     """
 
     tokens: Tokens
@@ -116,10 +114,9 @@ class LoaderError(RuntimeError):
 def pack(
     documents: Sequence[Tokens | NDArray[np.uint8]], context_length: int
 ) -> tuple[Tokens, NDArray[np.uint16]]:
-    """Return rows of tokens and segments (R, C): first-fit decreasing; none is split.
+    """Return rows of tokens and segments (R, C): first-fit decreasing; none is split, nor longer than a row.
 
-    Documents may be bytes, in which END is END_BYTE: `with_ends` makes it END again. None may be longer than
-    a row: `split` divides them. Documents of equal length keep their order.
+    Documents may be bytes, in which END is END_BYTE: `with_ends` makes it END again.
     """
     sizes = np.array([len(one) for one in documents], np.int64)
     order = np.argsort(-sizes, kind="stable")
@@ -197,9 +194,9 @@ def context_slice(rows: NDArray[np.uint16], cp_size: int, cp_rank: int) -> NDArr
 class Subject:
     """One loader: the module `suites/dataloader/loaders/<loader>.py`, with options of its own (plain JSON).
 
-    Its `FORMATS` are the file formats that it reads, those that are preferred first. `batches(spec, place)`
-    returns a rank's batches without end; closing that iterator ends what it has started. It raises
-    `Unavailable` for what the loader cannot do, and `LoaderError` where a file cannot be read.
+    Its `FORMATS` are the file formats that it reads, the preferred ones first. `batches(spec, place)` returns
+    a rank's batches without end; closing that iterator ends what it has started. It raises `Unavailable` for
+    what the loader cannot do, and `LoaderError` where a file cannot be read.
     """
 
     workload: Workload
@@ -227,10 +224,7 @@ def flop_of_model(hidden_size: int, layers: int, heads: int) -> DocumentCost:
 
 
 def flop_of_queries(flop: DocumentCost, queries: int, keys: int) -> float:
-    """Return the FLOP of the last `queries` of a document's first `keys` tokens.
-
-    Over parts of a document of n tokens it sums to linear n + quadratic n^2, as `balance.cost` counts.
-    """
+    """Return the FLOP of the last `queries` of a document's first `keys` tokens; parts add up."""
     return flop.linear * queries + flop.quadratic * (keys**2 - (keys - queries) ** 2)
 
 
@@ -264,10 +258,7 @@ def one_line(error: BaseException) -> str:
 
 
 class Throttle:
-    """The emulated speed of one file handle: a delay before each read, then its bytes at a rate.
-
-    Reads of one handle follow one another, whichever threads issue them.
-    """
+    """The emulated speed of one file handle, for all threads: a delay before each read, then a rate."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._delay_s, self._rate_B_per_s = spec.read_delay_s, spec.read_B_per_s
@@ -303,10 +294,7 @@ class SlowFile(io.FileIO):
 
 
 def open_file(path: str, spec: LoaderSpec) -> BinaryIO:
-    """Return the file, open for reading, as fast as the specification's emulated storage.
-
-    Raises `OSError` where it cannot be opened.
-    """
+    """Return the file, open for reading, as fast as the emulated storage; raises `OSError`."""
     if not spec.is_slow:
         return open(path, "rb", buffering=BUFFER_B)
     return io.BufferedReader(SlowFile(path, spec), BUFFER_B)

@@ -1,7 +1,6 @@
 """Corpora on disk: written once in a format, found again by digest and settings, described by a JSON index.
 
-For example, `write(None, "parquet", sources_of_text(306)).sources`. Sources of documents are files of
-installed packages; those of one are written into one file of each format, as users write them.
+Sources of documents are files of installed packages, written into one file of each format.
 """
 
 from __future__ import annotations
@@ -74,11 +73,9 @@ def cache_folder() -> Path:
 def sources_of_text(count: int) -> FileDocuments:
     """Return the largest pairs of package and kind of text file, with a digest of names, sizes and contents.
 
-    A document is a file of UTF-8 text of 1 byte to 1 MiB, unpacked where it ends in .gz. Pairs are ordered by
-    bytes on disk and have at least four documents. The result is kept in the cache's folder and used again
-    while no file's size or time has changed.
-
-    Raises `Unavailable`, with the number found, where there are fewer pairs.
+    A document is a file of UTF-8 text of 1 byte to 1 MiB, unpacked where it ends in .gz. The result is kept
+    in the cache's folder while no file's size or time has changed. Raises `Unavailable` where there are fewer
+    pairs.
     """
     roots = default_roots()
     groups = grouped(roots)
@@ -201,10 +198,9 @@ class Corpus(NamedTuple):
 def write(folder: str | Path | None, format: str, documents: Documents, row_group_rows: int = 0) -> Corpus:
     """Return the corpus of these documents, written in `folder` (by default the cache) unless it is there.
 
-    Formats: jsonl, parquet, array_record, webdataset and mds. `row_group_rows`: of Parquet; 0 leaves
-    pyarrow's default, 2^20 rows, which is one row group per file here. A corpus appears at once when it is
-    complete; two processes may write it at the same time. Raises `LoaderError` where an existing one is
-    damaged, `Unavailable` where the format's library is missing.
+    `row_group_rows`: of Parquet; 0 leaves pyarrow's default, one row group per file here. A corpus appears at
+    once when it is complete; two processes may write it at the same time. Raises `LoaderError` where an
+    existing one is damaged, `Unavailable` where the format's library is missing.
     """
     root = Path(folder) if folder is not None else cache_folder()
     key = records.digest([INDEX_VERSION, format, documents.digest, list(documents.names), row_group_rows])
@@ -222,10 +218,7 @@ def write(folder: str | Path | None, format: str, documents: Documents, row_grou
 
 
 def load(folder: Path) -> Corpus:
-    """Return the corpus that `write` has put into this folder.
-
-    Raises `LoaderError` where the index is missing or damaged, or a file's size is not what was written.
-    """
+    """Return the corpus in this folder; raises `LoaderError` where it is not what was written."""
     try:
         index = msgspec.json.decode((folder / INDEX).read_bytes(), type=Corpus)
         for source, size_B in zip(index.sources, index.file_B, strict=True):

@@ -1,12 +1,9 @@
 """The dataloader_balance suite: which data-parallel group trains on which document, and what balance gains.
 
-Steps are simulated: a step costs what its slowest group costs, and nothing else takes time. A document costs
-its FLOP, or seconds that were fitted to timed steps. All methods of assignment get the same documents, cut to
-the context length or joined into rows. Sizes: items N.
-
-published_lengths.jsonl has lengths of real documents in tokens, as quantiles with their sources. A length is
-drawn by its inverse distribution: a uniform number between 0 and 1 is a probability, and between two
-quantiles the logarithm of the length is linear in it.
+Steps are simulated: a step costs what its slowest group costs. A document costs its FLOP, or seconds fitted
+to timed steps. All methods get the same documents, cut to the context length or joined into rows. Sizes:
+items N. published_lengths.jsonl has quantiles of real documents' lengths, with their sources; between two
+quantiles the logarithm of the length is linear in the probability.
 """
 
 from __future__ import annotations
@@ -80,8 +77,8 @@ DRAWN_AT_ONCE = 4096
 class StepItems(NamedTuple):
     """What a step assigns to groups: tokens and cost of each item (N,), in the order of arrival.
 
-    `parts` and `part_of`: the tokens of each document or part of one, and the item that it is in. `dealt`
-    (N,): what a loader that deals in order deals the item with: its document where parts stay together.
+    `parts` and `part_of`: the tokens of each document or part of one, and its item. `dealt` (N,): what is
+    dealt together has one number.
     """
 
     tokens: IntArray

@@ -1,9 +1,8 @@
 """What a document costs in seconds: linear n + quadratic n^2 for n tokens, fitted to timed training steps.
 
-A step is the forward and backward pass of a small transformer on as many tokens, whatever the length of the
-documents they belong to: rows of one document each, so that attention is within the document. Its seconds per
-token are then linear + quadratic n. `document_seconds.jsonl` has the steps that workloads with cost=measured
-use. Its first line names the model, the host and the date, each other line is one step. `python -m
+A step is the forward and backward pass of a small transformer on as many tokens, in rows of one document
+each, so that its seconds per token are linear + quadratic n. `document_seconds.jsonl` has the steps of
+cost=measured: the model, the host and the date, then a line per step. `python -m
 suites.dataloader.document_seconds` prints it anew.
 """
 

@@ -1,10 +1,8 @@
 """A small transformer's training step on a loader's batches: fp32 on the CPU, attention within documents.
 
-Padding is left out before anything is computed, so that a step costs a n + b n^2 of each document's n tokens.
-With context parallelism a rank has its slice of each row and gathers keys and values (Llama 3, arXiv
-2407.21783, section 3.3.2). Gradients are summed over all ranks.
-
-Sizes: rows R, context C, context-parallel ranks P, real tokens of the rank's slice N, heads H, head size D.
+Padding is left out first, so that a step costs a n + b n^2 of each document's n tokens. With context
+parallelism a rank gathers keys and values (Llama 3, arXiv 2407.21783, section 3.3.2). Sizes: rows R, context
+C, context-parallel ranks P, real tokens of the rank's slice N, heads H, head size D.
 """
 
 from __future__ import annotations
@@ -29,10 +27,9 @@ LEARNING_RATE = 1e-3
 
 
 class Span(NamedTuple):
-    """One document's queries in one part of a rank's slice.
+    """One document's queries in one part of a rank's slice: numbers `first` to `end` of its real tokens.
 
-    Queries are numbers `first` to `end` of the rank's real tokens. Keys are tokens `key_first` to `key_end`
-    of all rows joined (R C), from the document's first token to the last query.
+    Keys are tokens `key_first` to `key_end` of all rows joined (R C), up to the last query.
     """
 
     first: int
@@ -47,10 +44,9 @@ class Span(NamedTuple):
 
 
 class LocalTokens(NamedTuple):
-    """The real tokens of a rank's slice (N).
+    """The real tokens of a rank's slice (N): `at`, their places in it (R C / P); `position`, in the row.
 
-    `at` (N,): their places in the slice (R C / P); `position` (N,): in the row. `has_target` (N,): whether
-    the next token of the row belongs to the same document.
+    `has_target` (N,): whether the next token of the row belongs to the same document.
     """
 
     tokens: Tensor

@@ -1,8 +1,4 @@
-"""How each file format is read: the documents of one source from any number on, each as bytes.
-
-Documents come in the order of the source's file, with little memory per reader. Those of a Parquet file are
-streamed by Arrow, or by row group through a temporary file.
-"""
+"""How each file format is read: the documents of one source from any number on, each as bytes."""
 
 from __future__ import annotations
 
@@ -74,8 +70,7 @@ def streamed(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | Corrupt
 def spooled(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
     """Return the documents from number `skip` on. A row group is decoded at once into a temporary file.
 
-    Only the documents' offsets stay in memory; the file is in `tempfile.gettempdir()`, has no name and is as
-    large as the row group's text. The first document comes when its row group is decoded.
+    Only offsets stay in memory; the nameless file in `tempfile.gettempdir()` has the row group's text.
     """
     group = 0
     while (found := _spool_next(path, spec, group, skip)) is not None:
@@ -247,13 +242,11 @@ class BadSample(NamedTuple):
 def read_text(
     source: Source, spec: LoaderSpec, first: int = 0, spool: bool = False
 ) -> Iterator[bytes | BadSample]:
-    """Return the text of the source's documents of one epoch, from number `first` on, in the file's order.
+    """Return the UTF-8 text of a source's documents of one epoch, from number `first` on, in their order.
 
-    It is UTF-8, checked. With `spool`, a Parquet row group is decoded at once into a temporary file, for the
-    least memory per open reader; without, Arrow streams it. Other formats need no such file.
-
-    Raises `LoaderError` where the source is empty, and where the file is missing, cut or of another format
-    once reading comes to it; `Unavailable` where the format's library is missing.
+    With `spool`, a Parquet row group is decoded at once into a temporary file, for the least memory per open
+    reader; without, Arrow streams it. Raises `LoaderError` where the source is empty, and where the file is
+    missing, cut or of another format once reading comes to it; `Unavailable` without the format's library.
     """
     where = f"source {source.name}, file {source.file}"
     if source.samples <= 0:

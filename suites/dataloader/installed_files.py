@@ -1,7 +1,4 @@
-"""Files of installed packages and of the system's documentation, by package and kind of file.
-
-Seeded synthetic text whose document sizes are heavy-tailed, for corpora larger than what is installed.
-"""
+"""Files of installed packages and of the system's documentation, by package and kind, and synthetic text."""
 
 from __future__ import annotations
 
@@ -69,9 +66,7 @@ class FileEntry(NamedTuple):
 
 
 def default_roots() -> tuple[Root, ...]:
-    """Return the folders of the running Python's packages and library, and of the system's documentation,
-    headers and packages; those that do not exist have no file.
-    """
+    """Return the folders of Python's packages and library, and of the system's documentation and headers."""
     paths = sysconfig.get_paths()
     packages = dict.fromkeys(os.path.realpath(paths[one]) for one in ("purelib", "platlib"))
     return (
@@ -148,10 +143,7 @@ def usable(path: str) -> bytes | None:
 
 @dataclass(frozen=True)
 class GeneratedDocuments:
-    """Synthetic text by seed: words of a Zipf distribution, document sizes of a log-normal one.
-
-    The same arguments give the same documents, each on its own: nothing is stored but their sizes.
-    """
+    """Synthetic text by seed: words of a Zipf distribution, document sizes of a log-normal one."""
 
     names: tuple[str, ...]
     sizes_B: tuple[list[int], ...]
@@ -177,7 +169,7 @@ class GeneratedDocuments:
 def generated(count: int, documents: int, seed: int = 0, median_B: int = 2048) -> GeneratedDocuments:
     """Return `count` synthetic sources with `documents` documents in total, at least one each.
 
-    Sizes are log-normal around `median_B` bytes, at most 1 MiB; documents per source are log-normal too.
+    Sizes are log-normal around `median_B`, at most 1 MiB; documents per source are log-normal too.
     """
     random = np.random.default_rng(seed)
     shares = random.lognormal(0.0, 1.0, count)

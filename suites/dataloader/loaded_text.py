@@ -1,6 +1,6 @@
 """Checks what loaders return against the documents themselves, which are read here in another way.
 
-A piece is a document, or a part of at most a row of a longer one. Sizes: rows R, context C.
+A piece is a document, or a part of at most a row of a longer one.
 """
 
 from __future__ import annotations
@@ -68,10 +68,7 @@ def _indexed(documents: Documents, context_length: int) -> PieceIndex:
 
 
 def check_steps(spec: LoaderSpec, index: PieceIndex, ranks: Sequence[Sequence[Json]]) -> None:
-    """Compare some batches of all ranks with the corpus; `ranks` as `on_rank.rows` returns them.
-
-    Raises `WrongResult`, which names the group, the batch and what is wrong.
-    """
+    """Compare batches of all ranks, as `on_rank.rows` returns them, with the corpus; raises `WrongResult`."""
     seen: dict[int, set[int]] = defaultdict(set)  # the groups that have each piece
     drawn: Counter[int] = Counter()  # documents of each source
     for step in range(len(ranks[0])):

@@ -1,7 +1,6 @@
 """The processes of one cell: Ray where the loader needs it, ranks, and whatever these start.
 
-Loaders by name, and their specification as JSON. The memory of a cell's processes is sampled while they load,
-at little cost. It imports nothing large, as Ray's actors import this package.
+It imports nothing large, as Ray's actors import this package.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class LoaderRanks:
     """Fresh ranks with a loader's libraries imported, and a fresh Ray session where it needs one.
 
     `ray_start_s`: seconds that Ray took to start; 0 without. `idle_B`: the ranks' memory before they load.
-    The process that creates them is no part of the cell.
     """
 
     def __init__(self, loader: str, spec: LoaderSpec, libraries: Sequence[str] = ()) -> None:

@@ -77,8 +77,7 @@ def rows(state: RankState, count: int) -> list[dict[str, Any]]:
 def take(state: RankState, first: int, count: int, least_s: float = 0.0) -> dict[str, float]:
     """Load `first` and then `count` batches, which nobody uses, and `count` more until `least_s` have passed.
 
-    All ranks load equally many, without a pause before those that are timed. Return the timed batches, their
-    seconds until the last rank has its last one, and what was in their full rows.
+    Return the timed ones, their seconds until the last rank has its last, and what was in their full rows.
     """
     dist.barrier()
     for _ in range(first):
@@ -114,10 +113,7 @@ def begin_training(state: RankState, sizes: Sequence[int], seed: int) -> None:
 
 
 def train(state: RankState, first: int, warm_up: int, count: int) -> list[dict[str, float]]:
-    """Load `first` batches that nobody uses, train on `warm_up` and then on `count`.
-
-    Return for each of the last `count` steps its seconds, those of waiting, its FLOP, and its contents.
-    """
+    """Load `first` batches that nobody uses, train on `warm_up` and then on `count`; return these steps."""
     trainer: FedTrainer = state["trainer"]
     dist.barrier()
     for _ in range(first):

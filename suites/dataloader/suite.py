@@ -1,8 +1,7 @@
 """The dataloader suite (OVERLORD, MegaScale-Data): loaders of text from many sources, for ranks that train.
 
-The baseline is torch's DataLoader in each rank, every worker with every source. A loader is a module of
-suites/dataloader/loaders. Each cell has processes of its own: memory is proportional set size over all of
-them, Ray's included, without the process that starts them.
+The baseline is torch's DataLoader in each rank, every worker with every source. Memory is proportional set
+size over all processes, Ray's included, without the one that starts them.
 """
 
 from __future__ import annotations
@@ -62,10 +61,7 @@ class Session:
 
 
 def prepare(subject: Subject) -> Session:
-    """Write the corpus in the loader's format, unless it is there.
-
-    Raises `Unavailable` where the loader cannot do this, or by its own estimate does not fit this host.
-    """
+    """Write the corpus in the loader's format; raises `Unavailable` for what it cannot do or fit."""
     workload = subject.workload
     if workload.kind in OF_ACTORS and subject.loader != "disaggregated":
         raise Unavailable(f"{subject.loader} has no actors and no planner")
@@ -201,9 +197,8 @@ def step_readings(
 ) -> Iterator[Reading]:
     """Read what training steps took: `ranks` has each rank's steps as `on_rank.train` returns them.
 
-    Ranks may have fewer cores than they are. The processor time of the slowest is what a step would compute
-    with a core per rank. FLOP per second compares loaders that draw different documents: a step's time grows
-    with the squares of their lengths.
+    The processor time of the slowest is what a step would compute with a core per rank. FLOP per second
+    compares loaders that draw different documents: a step's time grows with the squares of their lengths.
     """
     every = list(zip(*ranks, strict=True))
     step_s = [max(one["step_s"] for one in step) for step in every]
@@ -255,8 +250,7 @@ def ahead(prefetch: int, workers: int) -> int:
 def untimed(loader: str, spec: LoaderSpec) -> int:
     """Return the batches that a loader may have ready or have read, taken before any is timed.
 
-    They were loaded at another time, and would count as throughput. A module's `read_ahead` returns the
-    documents that the loader reads ahead per rank, besides batches.
+    A module's `read_ahead` returns the documents that the loader reads ahead per rank, besides batches.
     """
     read_ahead = getattr(loader_module(loader), "read_ahead", None)
     documents = read_ahead(spec) if read_ahead else 0

@@ -1,14 +1,10 @@
 """The congestion suite: what an incast does to a rack switch, and what each control costs.
 
 The baseline is PFC alone. Nothing is measured: a fluid model is stepped through time, of senders' wires, a
-switch with PFC, and the receiver's port.
-
-Time advances in steps of `dt_s`; what moves within a step is a number of bytes. A wire delays. The switch
-counts its bytes by ingress port (IEEE 802.1Qbb, clause 36): a port beyond `xoff_B` asks its sender to pause,
-and below `xon_B` to resume; the request takes `hop_s`, and what is on the wire still arrives. The receiver's
-port sends at line rate, first in, first out; bytes that arrive within one step are mixed.
-
-Shape letters: N senders, K time steps. Bytes and seconds throughout.
+switch with PFC, and the receiver's port. The switch counts its bytes by ingress port (IEEE 802.1Qbb, clause
+36): a port beyond `xoff_B` asks its sender to pause, and below `xon_B` to resume; the request takes `hop_s`,
+and what is on the wire still arrives. The port sends at line rate, first in, first out; bytes that arrive
+within one step are mixed. Shape letters: N senders, K time steps. Bytes and seconds throughout.
 """
 
 from __future__ import annotations
@@ -158,8 +154,7 @@ class Switch:
 def simulate(workload: CongestionWorkload, control: Control, seed: int) -> SwitchHistory:
     """Simulate from the first byte to the last acknowledgement.
 
-    Raises WrongResult where the switch would lose bytes, or where it takes longer than `LONGEST` times the
-    bound.
+    Raises WrongResult where bytes would be lost, or where it takes longer than `LONGEST` times the bound.
     """
     count = workload.senders
     start_N = np.random.default_rng(seed).uniform(0.0, workload.jitter_s, count)
@@ -245,8 +240,8 @@ def conditions(session: Session) -> Mapping[str, str]:
 def sample(session: Session) -> Iterator[Reading]:
     """Yield completion and its bound, the queue until the last byte left, pauses and the step's own error.
 
-    The error is the relative change of completion when the step is doubled: the model is of first order in
-    the step. Under DCQCN a notification that falls elsewhere changes all that follows, as another seed does.
+    That is the relative change of completion when the step is doubled. Under DCQCN a notification that falls
+    elsewhere changes all that follows, as another seed does.
     """
     workload, trace, senders = session.subject.workload, session.trace, session.subject.workload.senders
     paused_s = float(trace.pausing_K.sum()) * workload.dt_s

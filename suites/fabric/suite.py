@@ -1,10 +1,9 @@
 """The fabric suite: how routing and the number of queue pairs change a collective, with real packets.
 
 The baseline is one connection per pair of ranks, its spine chosen by a hash of addresses. Packets travel
-between namespaces on this machine, a leaf-spine fabric with a rank on each host. All variants of a workload
-share the network and the ranks; switches are reconfigured before each turn. A round is a random placement,
-the same for all variants. Each round is also simulated by flows on the routes that the packets took
-(`harness.instruments.network`).
+between namespaces on this machine, a leaf-spine fabric with a rank on each host, which all variants of a
+workload share. A round is a random placement, and is also simulated by flows on the routes that the packets
+took (`harness.instruments.network`).
 """
 
 from __future__ import annotations
@@ -46,10 +45,9 @@ ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 class CollectiveRun(NamedTuple):
     """One collective: the slowest rank's seconds, the spine of each flow (F,), and the load of uplinks.
 
-    `load_B` are the bytes from racks to spines and back (2, racks, spines), including frame headers,
-    acknowledgements, barriers and notices. The run also has what may have disturbed it, from before receives
-    are posted until results are checked: segments retransmitted, and the share of this machine's processor
-    time that its hypervisor took (steal).
+    `load_B` are the bytes from racks to spines and back (2, racks, spines), with headers, acknowledgements,
+    barriers and notices. Also what may have disturbed it: segments retransmitted, and the share of this
+    machine's processor time that its hypervisor took (steal).
     """
 
     time_s: float
@@ -263,8 +261,7 @@ def check(session: Session) -> None:
 def validate_routes(counted_B: FloatArray, routed_B: FloatArray) -> None:
     """Raise `WrongResult` where an uplink carried less than the kernel routes over it.
 
-    `counted_B` are the bytes that interfaces counted, `routed_B` the payload of flows on the routes that the
-    kernel reports, each by direction, rack and spine. The former also have headers and acknowledgements.
+    Both are by direction, rack and spine. Counted bytes also have headers and acknowledgements.
     """
     wrong = np.argwhere(counted_B < routed_B)
     if wrong.size:

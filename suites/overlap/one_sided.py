@@ -1,8 +1,8 @@
 """One-sided communication over TCP: a rank puts data into a peer's memory and sets a signal there.
 
-The counterpart of `suites.overlap.symmetric` where ranks share no memory. Sending threads and receiving
-threads stay in the kernel while the link is busy, without Python's lock; so they leave the processor to the
-computation. Ranks register their buffers in the same order, which names them.
+The counterpart of `suites.overlap.symmetric` where ranks share no memory. Threads stay in the kernel while
+the link is busy, without Python's lock, and leave the processor to the computation. Ranks register their
+buffers in the same order, which names them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OneSided:
     """Connections to all peers, the buffers that they may write, and signals; a collective constructor.
 
     Puts to one peer arrive in their order. A thread per peer sends, or one thread for puts in turn; puts of
-    both kinds to one peer must not be under way at once. `close` ends the threads.
+    both kinds to one peer must not be under way at once.
     """
 
     def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -92,7 +92,7 @@ class OneSided:
     def put(
         self, peer: int, buffer: int, first_B: int, source: Tensor, signal: int, in_turn: bool = False
     ) -> None:
-        """Begin to write a contiguous tensor into a peer's buffer; then add one to the peer's signal.
+        """Begin to write a contiguous tensor into a peer's buffer; then add one to its signal.
 
         The tensor must not change until the peer has it. `in_turn`: after all earlier puts in turn, to
         whichever peer. Raises ValueError once the link is closed.
@@ -125,9 +125,9 @@ class OneSided:
     def close(self) -> None:
         """Send the puts so far, then end the threads and the connections, and release all buffers.
 
-        Not collective: this rank receives nothing more, so that what peers put later is lost. Afterwards all
-        puts are with the kernel, which delivers them. Raises TimeoutError, with everything ended, if peers
-        have not taken them within the time limit. Once a connection has been lost, puts may be dropped.
+        Not collective: this rank receives nothing more. Afterwards all puts are with the kernel, which
+        delivers them. Raises TimeoutError, with everything ended, if peers have not taken them in time. Once
+        a connection has been lost, puts may be dropped.
         """
         if self._is_closed:
             return

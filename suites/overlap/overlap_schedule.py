@@ -1,13 +1,12 @@
 """The overlap_schedule suite: in what order 8 GPUs exchange shards so that communication hides behind a GEMM.
 
-Schedules are simulated by links, from event to event in continuous time. Next to them a model of two stages
-is compared with published results, T = max(computation, communication) + first chunk, with closed forms of
-schedules; none of its inputs is fitted to a result.
+Schedules are simulated by links, from event to event in continuous time; messages that are under way at once
+share a link max-min fair. Next to them a model of two stages, T = max(computation, communication) + first
+chunk, is compared with published results. None of its inputs is fitted to a result.
 
-Messages over the links of a switch or a full mesh that are under way at once share them max-min fair. Bytes,
-seconds; L links, S streams. An all-gather is pulled: the GEMM begins with the own shard and takes each chunk
-when it has arrived. A reduce-scatter is pushed: the GEMM computes the chunks of other ranks first, and each
-leaves when it is ready. Additions of the reduce-scatter take no time.
+Bytes, seconds; L links, S streams. An all-gather is pulled: the GEMM begins with the own shard and takes each
+chunk when it has arrived. A reduce-scatter is pushed: the GEMM computes the chunks of other ranks first, and
+each leaves when it is ready. Additions take no time.
 """
 
 from __future__ import annotations
@@ -71,10 +70,7 @@ class Carried(NamedTuple):
 
 
 def carry(streams: Sequence[Stream], links: Links, message_s: float) -> Carried:
-    """Return when each message has ended and what each link carried, stepped from event to event.
-
-    The bytes of a message flow once it is ready and its overhead `message_s` is over.
-    """
+    """Return when each message has ended, whose bytes flow once it is ready and `message_s` is over."""
     capacity_L, now_s = links.capacity_L, 0.0
     carried = Carried([[] for _ in streams], np.zeros(len(capacity_L)))
     begin_s_S, left_B_S = np.full(len(streams), np.inf), np.zeros(len(streams))
@@ -113,10 +109,7 @@ def carry(streams: Sequence[Stream], links: Links, message_s: float) -> Carried:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A workload and the order in which its shards are exchanged.
-
-    The baseline exchanges all shards at once, and does not overlap them with computation.
-    """
+    """A workload and the order in which its shards are exchanged; the baseline does not overlap."""
 
     workload: OverlapScheduleWorkload
     order: Literal["rotated", "same"] = "rotated"  # rank r begins with peer r + 1, or every rank with peer 0
@@ -181,9 +174,8 @@ def model_of(workload: OverlapScheduleWorkload, share: float | None = None) -> O
 def closed_form_s(subject: Subject) -> float | None:
     """Return what the schedule takes by a formula of its own; None where there is none.
 
-    N chunks of the other ranks arrive (or leave) in groups, each group `group_s` after the one before, and
-    the GEMM takes `each_s` per chunk. The latest is the first or the last group, since times between are
-    linear.
+    N chunks of the other ranks arrive (or leave) in groups, each `group_s` after the one before, and the GEMM
+    takes `each_s` per chunk. The latest is the first or the last group, since times between are linear.
     """
     given = subject.workload
     compute_s, others = given.compute_time_s(), given.ranks - 1
@@ -323,10 +315,7 @@ SHARES = (0.5, 0.6, 0.7, 0.8)
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the baseline: the collective at the topology's best rate, and the GEMM before or after it.
-
-    Raises `Unavailable` where sizes do not divide, or a time is neither published nor can be calculated.
-    """
+    """Return the baseline; raises `Unavailable` where sizes do not divide, or a time is not known."""
     subject = Subject(OverlapScheduleWorkload(**workload))
     refuse_indivisible(subject)
     model_of(subject.workload)

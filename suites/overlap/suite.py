@@ -2,7 +2,7 @@
 
 The baseline is PyTorch with gloo: the collective, then the computation. All variants of a workload share
 ranks, over emulated links or in shared memory; the links' rate makes communication take a chosen multiple of
-the computation. `suites.overlap.symmetric` has the same operations as Triton kernels.
+the computation.
 """
 
 from __future__ import annotations
@@ -147,11 +147,10 @@ class OverlapCluster:
 
 
 def topology_of(workload: Workload) -> Topology:
-    """Return the network of a workload, unshaped.
+    """Return the network of a workload, unshaped, with frames so large that the cores are no limit.
 
-    Frames are large, because small ones cost the cores more, which links of GPUs do not. Two ranks share a
-    link. More have a link each to a switch; or each a router of its own, which stands for its ports, and a
-    link from router to router for each pair.
+    In a full mesh of more than two ranks each has a router of its own, which stands for its ports, and a link
+    from router to router for each pair.
     """
     hosts = tuple(f"node{rank}" for rank in range(workload.ranks))
     if workload.ranks == 2 or workload.topology == "switch":
@@ -228,10 +227,9 @@ def prepare(subject: Subject) -> Session:
 
 
 def fastest_chunks(times_s: Mapping[int, Sequence[float]]) -> int:
-    """Return the number of chunks with the smallest median time.
+    """Return the number of chunks with the smallest median time, by the seconds of each round.
 
     The fewest are used unless the others were faster in most rounds, so that noise does not choose more.
-    `times_s`: seconds per number of chunks, one of each round.
     """
     best = min(times_s, key=lambda one: statistics.median(times_s[one]))
     fewest = min(times_s)
@@ -341,10 +339,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
 
 
 def overlapped_s(computed_s: float, sent_s: float, ranks: int, chunks: int) -> float:
-    """Return max(computation, communication) and the first chunk of the shorter of the two.
-
-    A rank computes `ranks` times `chunks` chunks and sends `ranks` - 1 times `chunks`.
-    """
+    """Return max(computation, communication) and the first chunk of the shorter of the two."""
     if computed_s < sent_s:
         return sent_s + computed_s / (ranks * chunks)
     return computed_s + sent_s / ((ranks - 1) * chunks)
@@ -359,7 +354,7 @@ def pairwise_s(
     """Return the time of a step in which a collective can overlap with its own products alone.
 
     `collectives`: bytes that a rank must send, and seconds of the products, which `computed_s` contains.
-    `model(products_s, sent_s)` returns the time of one collective with its products.
+    `model` returns the seconds of one collective with its products, from those of both.
     """
     waited_s = 0.0
     for sent_B, products_s in collectives:
@@ -371,8 +366,7 @@ def pairwise_s(
 def predicted_time_s(algorithm: str, computed_s: float, sent_s: float, ranks: int, chunks: int) -> float:
     """Return what the algorithm takes if neither computation nor communication slows the other down.
 
-    Puts: a rank computes its own part while the first chunk of its peers' travels, so this chunk counts only
-    where it takes longer.
+    Puts: the first chunk counts only where it takes longer than the rank's own part.
     """
     if algorithm == "in_sequence":
         return computed_s + sent_s

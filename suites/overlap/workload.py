@@ -180,11 +180,10 @@ class OverlapScheduleWorkload:
 class Subject:
     """One variant.
 
-    `algorithm`: the collective and then computation ("in_sequence"), collectives of chunks ("decomposed"), or
-    puts with signals ("symmetric"). `order`: whom puts go to, one peer after another ("ring") or all at once
-    ("full_mesh"). `weight_gradient_overlaps`: in sequence, but a weight's gradient is computed during the
-    reduce-scatter, as the other algorithms do in any case. `experts_by`: "loop" over experts with masks, or
-    "grouped" products. `gather`: "gloo" or "low_latency".
+    `algorithm`: the collective and then computation, collectives of chunks, or puts with signals. `order`:
+    puts to one peer after another or to all at once. `weight_gradient_overlaps`: in sequence, but a weight's
+    gradient is computed during the reduce-scatter. `experts_by`: a loop over experts with masks, or grouped
+    products.
     """
 
     workload: Workload

@@ -87,11 +87,7 @@ def model_of(workload: Workload, generator: torch.Generator, functions: Function
 
 
 def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Problem:
-    """Return what the workload computes, with inputs drawn from `seed`.
-
-    `functions` replace operators, alone and in the project's transformer, by name: see
-    `models.model.Functions`.
-    """
+    """Return what the workload computes, with inputs from `seed`; `functions` replace operators."""
     generator = torch.Generator().manual_seed(seed)
     forward = FORWARDS[workload.operation](workload, generator, functions)
     if workload.passes == "forward":
@@ -126,10 +122,9 @@ def output_like(workload: Workload, seed: int) -> Tensor:
 
 
 def with_backward(forward: Forward, output: Tensor, generator: torch.Generator) -> Problem:
-    """Return the output and the gradients of the named inputs.
+    """Return the output, like `output`, and the gradients of the named inputs.
 
-    The upstream gradient of a loss is 1, any other is normal. `output`: a tensor of the output's shape and
-    type, without values.
+    The upstream gradient of a loss is 1, any other is normal.
     """
     count = len(forward.names)
     upstream = () if output.dim() == 0 else (draw(generator, output.shape, output.dtype),)

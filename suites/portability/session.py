@@ -1,11 +1,7 @@
 """One variant in a process: the captured graph, what the engine made of it, and how far off it is.
 
 An error is |ours - float64| over the largest |float64| of the same tensor; of parameters after an update,
-over the largest change. What a rounding of the largest gradient, or of the largest parameter, explains is no
-error.
-
-How much of a captured graph an engine covers: all of it, or the operators that it compiles alone. A graph for
-sequences of any length, and the float64 reference, are made here as well.
+over the largest change. What a rounding of the largest gradient or parameter explains is no error.
 """
 
 from __future__ import annotations
@@ -36,8 +32,8 @@ class Session:
     """The state of one variant.
 
     `failure`: the compiler's message in one line, where it has no code for the graph. `compile_s`: seconds
-    from the captured graph to the first result, less those of a second call. What engines share, such as
-    StableHLO's text, counts for each of them.
+    from the captured graph to the first result, less those of a second call; what engines share counts for
+    each.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -100,9 +96,9 @@ class Session:
         return [one.detach().clone() for one in self.compiled.tensors(result)]
 
     def check(self) -> None:
-        """Compare with float64, two calls where each computes the same; raises `WrongResult`.
+        """Compare with float64, two calls where each computes the same, since a data race is right at times.
 
-        A data race gives the right result at times.
+        Raises `WrongResult`.
         """
         workload, seed = self.subject.workload, self.subject.seed
         expected = reference(workload, seed)
@@ -178,8 +174,7 @@ BUDGET_S = 30.0
 def coverage(session: Session) -> Iterator[Reading | Note]:
     """Yield the shares of the graph's operators, and of its products' FLOP, that the engine has code for.
 
-    Where the full graph compiled, both are 1. Else every kind of operator is compiled alone, once for each
-    combination of types, in the first process of a sweep.
+    Where the full graph did not compile, every kind of operator is compiled alone, once for all types.
     """
     engine, nodes = session.subject.engine, session.capture.nodes
     if engine is not None and not engine.takes_graph:
@@ -313,8 +308,7 @@ def other_length(workload: Workload, seed: int) -> Problem:
 def captured_for_any_length(workload: Workload, seed: int) -> Capture:
     """Return the graph whose sequence length is a symbol; raises `Unavailable` where the code fixes it.
 
-    Which dimensions depend on the length is read off the inputs at two lengths. All others stay numbers, so
-    that sizes that happen to be equal are not taken for one.
+    Which dimensions depend on the length is read off the inputs at two lengths; all others stay numbers.
     """
     begin_s = time.perf_counter()
     own, other = problem_of(workload, seed), other_length(workload, seed)

@@ -1,9 +1,7 @@
 """Compilers of StableHLO: IREE and XLA, for this CPU and for devices that need not be here.
 
-IREE compiles by LLVM for this CPU and runs by its own runtime; XLA is the CPU client of JAX's package. Each
-target gets the same StableHLO as the CPU, and nothing is run: the record has whether it compiles, the bytes
-and seconds, and for CUDA and ROCm the registers and spills of the kernel that needs most. For TPUs libtpu
-compiles for a topology that it describes.
+For those nothing is run: the record has whether it compiles, the bytes and seconds, and for CUDA and ROCm the
+registers and spills of the kernel that needs most. For TPUs libtpu compiles for a topology that it describes.
 """
 
 from __future__ import annotations

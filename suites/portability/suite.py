@@ -163,8 +163,6 @@ def matmul_rate(dtype: torch.dtype) -> float:
 def source_lines(subject: Subject) -> Iterator[Reading]:
     """Yield the lines of the step that all engines share, those of this one alone, and their divergence.
 
-    Our Triton kernels are lines of their own, the same for every target.
-
     Code divergence of two platforms is the Jaccard distance of their lines, 1 - shared / all of both (Harrell
     and Kitson, P3HPC 2018, doi 10.1109/P3HPC.2018.00006); here one of the two is eager PyTorch.
     """

@@ -1,12 +1,9 @@
 """Our own Triton kernels (suites/training/triton_kernels) in the place of the operators that they cover.
 
-Interpreted: on a CPU Triton has no compiler; they are checked at a small shape and not timed. Compiled for
-this CPU: the text that runs on GPUs, from packages alone. Triton's IR becomes linalg by triton-ascend's tool
-and machine code by torch-mlir's MLIR and LLVM. Eager PyTorch computes the rest of a step.
-
-For targets that need not be here: what every kernel of the workload needs of a GPU, by Triton's compiler; and
-for Huawei's Ascend every kernel to linalg, by triton-ascend's tool. What follows, from linalg to the NPU's
-code, is Huawei's compiler, which no package has.
+Interpreted, they are checked at a small shape and not timed. Compiled for this CPU, Triton's IR becomes
+linalg by triton-ascend's tool and machine code by torch-mlir's MLIR and LLVM; eager PyTorch computes the rest
+of a step. For other targets: what every kernel of the workload needs of a GPU, by Triton's compiler; and for
+Huawei's Ascend every kernel to linalg, after which no package has its compiler.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Name what steps lost time to: differences in the trace, explained by what was counted meanwhile.
 
 A recording has pairs of steps, one with what is suspected and one without. A state of a rank that takes
-longer in the pairs' differences, beyond their noise, is a loss. The trace of a rank that computes longer does
-not show why. The kernel's counters do: a quota held its group back, its thread waited for a core, or its core
-was slower. Where none of these grew, the loss is not named.
+longer, beyond the noise of the pairs, is a loss. Of longer computing the trace does not show why, but the
+kernel's counters do: a quota held the rank's group back, its thread waited for a core, or its core was
+slower. Where none of these grew, the loss is not named.
 
 A difference shows where it is at least `LEAST_SHARE` of the step and its lower confidence bound is above
-zero. The bound is that of a trimmed mean (Yuen, Biometrika 61, 1974), one-sided, at `ERROR_RATE` divided by
-the number of differences that are looked at.
+zero, by a trimmed mean (Yuen, Biometrika 61, 1974), one-sided, at `ERROR_RATE` divided by the number of
+differences.
 """
 
 from __future__ import annotations
@@ -170,8 +170,7 @@ def diagnose(recording: Recording) -> list[Finding]:
 def _others(recording: Recording, slowed: Sequence[int], error_rate: float) -> Iterator[Finding]:
     """Yield what is longer of ranks that nothing slows down, and of the link if no rank loses anything.
 
-    Where a rank is late, less of the communication is hidden. And gloo's threads move the data: where a
-    rank's core has less time, its transfers take longer, too.
+    Where a rank is late or its core has less time, for gloo's threads too, communication takes longer.
     """
     ranks = [rank for rank in range(len(recording.found.ranks)) if rank not in slowed]
     found = [

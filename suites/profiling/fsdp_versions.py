@@ -1,9 +1,7 @@
 """The fsdp_versions suite: torch's FSDP1 against FSDP2, in time, in memory and in what the allocator does.
 
-The baseline is FSDP1. Variants share ranks and are timed in turn. Without GPUs ranks meet over gloo, and
-reduce-scatters go round the ring of `harness.instruments.distributed.fake_process_group`. A CPU has neither
-streams nor an allocator that reserves memory: what is reserved is simulated from the calls. A workload that
-is `simulated` is a dry run of one rank on CUDA.
+The baseline is FSDP1. Variants share ranks and are timed in turn. Without GPUs ranks meet over gloo, and what
+is reserved is simulated from the calls. A workload that is `simulated` is a dry run of one rank on CUDA.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def relative_clock(records: Sequence[RankRecord], fastest_s: float) -> float | N
 def model_FLOP(workload: Workload) -> float:
     """Return the FLOP of a rank's step: 6 per parameter and token, 12 T d per layer and token for attention.
 
-    Source: Kaplan et al., arXiv 2001.08361; half of the attention's scores are masked, and counted.
+    Source: Kaplan et al., arXiv 2001.08361; masked scores count too.
     """
     tokens = workload.sequences * workload.seq_len
     attention = 12.0 * workload.num_hidden_layers * workload.hidden_size * workload.seq_len

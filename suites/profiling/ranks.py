@@ -157,8 +157,8 @@ class RecordedRanks(SharedTrainers):
     ) -> list[RankRecord]:
         """Record pairs of steps, in random order with what is injected and without, after two left out.
 
-        The traces go to `folder`; without one, the profiler is off. In a trace step 4 n is that of pair n
-        without, 4 n + 2 with what is injected: no number follows another, so that steps end with their mark.
+        The traces go to `folder`; without one, the profiler is off. No number of a step follows another, so
+        that steps end with their mark: that of pair n is 4 n without, 4 n + 2 with what is injected.
         """
         given = None if injection is None else asdict(injection)
         with injector(self, injection) as (switch, load):

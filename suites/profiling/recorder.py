@@ -1,9 +1,7 @@
 """Record training steps of one rank: its time, torch's trace, and what the system counted meanwhile.
 
-Each step is marked as torch.profiler marks it (`ProfilerStep#k`), and its batches come from a DataLoader. The
-counters are read between steps, outside of the marks; a device's clocks are sampled by a thread. What is
-injected into a rank's own steps is a sleep, which sums by its own clock what it took. The functions that take
-a `RankState` are called by name on every rank: see `harness.instruments.distributed.rank_pool`.
+Each step is marked as torch.profiler marks it (`ProfilerStep#k`), and its batches come from a DataLoader.
+Counters are read between steps. What is injected into a rank's own steps is a sleep, which sums what it took.
 """
 
 from __future__ import annotations
@@ -75,8 +73,7 @@ class TextBatches(IterableDataset[Batch]):
 class StepAccount(NamedTuple):
     """One step: its seconds, those that an injector took, and what the system counted over it.
 
-    `load_s` is the processor time of a competing process. `chain_s` is the time of a chain of dependent
-    operations after the step, inverse to the core's clock.
+    `load_s`: of a competing process. `chain_s`: of dependent operations after the step, inverse to the clock.
     """
 
     seconds: float
@@ -254,10 +251,7 @@ def communicate_s(state: RankState, key: str, count: int) -> list[float]:
 
 
 def send_as(sharded: bool, whole: Tensor) -> None:
-    """Send as DDP does, or as FSDP: gather parameters for either pass, and scatter the reduced gradients.
-
-    `whole`: as many numbers as the model has parameters, or a few more, so that ranks have equal shares.
-    """
+    """Send `whole` as DDP does, or as FSDP: gather parameters for either pass, and scatter the gradients."""
     if not sharded:
         dist.all_reduce(whole)
         return

@@ -1,8 +1,7 @@
 """The profiling suite (Chopper): where a training step's time goes, by recorded traces of all ranks.
 
 Each variant injects a known loss into the same step: the traces must recover it and name it. Steps with and
-without it take turns in pairs, in random order. The profiler's own cost is the step's time with it and
-without.
+without it take turns in pairs, in random order.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def check(session: Session) -> None:
     """Compare the losses and gradients of the ranks with plain PyTorch's, once for each step.
 
     On GPUs only one layer is compared: two more models of the step's size would not fit into memory. Raises
-    `WrongResult`. A trace has nothing to compare.
+    `WrongResult`.
     """
     if isinstance(session, TracedElsewhere):
         return

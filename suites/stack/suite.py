@@ -1,12 +1,8 @@
 """The stack suite: what techniques of a training step are worth alone, together, and on top of each other.
 
 The baseline is eager PyTorch in fp32 with explicit attention, its batches made in the step. Variants are all
-combinations of six techniques. Each trains on the same sequences, so tokens/s are those of equal work. Cells
-of one workload are timed together; see harness/sweep/interleaved.py for the order of the calls below.
-
-Of each variant's trainer the micro-batch is chosen, losses are compared and updates are timed. A batch is
-text of `suites.training.data`, made word by word in Python, as a tokenizer works through text. Ahead of a
-step means one batch ahead: while an update runs, another process makes the next one's batch.
+combinations of six techniques, on the same sequences, so tokens/s are those of equal work. A batch is text of
+`suites.training.data`, made word by word in Python, as a tokenizer works through text.
 """
 
 from __future__ import annotations
@@ -55,9 +51,8 @@ def make_batch(vocab_size: int, size: tuple[int, int], seed: int, number: int) -
 class UpdateLoader:
     """Gives the batches of one update after the other, made in the step as by a DataLoader without workers.
 
-    `loads_ahead`: another process makes the next batch while the step runs. A step then begins with its batch
-    ready and ends once the next one is, so each timed step has the work of one batch in it, and none is done
-    during another variant's turn.
+    `loads_ahead`: another process makes the next batch while the step runs. A step then ends once that is
+    ready, so each timed step has the work of one batch in it, and none is done during another variant's turn.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -208,7 +203,7 @@ class BaselineUpdates(NamedTuple):
 
 
 def check(session: Session) -> None:
-    """Compare the first updates with the baseline's, each variant from the same weights and on the same text.
+    """Compare the first updates with the baseline's, from the same weights and on the same text.
 
     Raises `WrongResult` where a loss, or all gradients of the first update together, are off by more than the
     contract of the step allows; a step that changes the mathematics must learn. Before that, a variant that
@@ -267,8 +262,7 @@ def baseline_of(subject: Subject) -> Subject:
 def largest_that_fits(session: Session, room_B: float) -> int:
     """Return the most by which the micro-batch grows with a peak within `room_B`, by doubling.
 
-    A size is tried where a peak in proportion to the sequences, but for the gradients, would fit: so none is
-    tried that takes far more memory than there is. 1 where no larger one fits: then nothing was saved.
+    A size is tried where a peak in proportion to the sequences, but for the gradients, would fit.
     """
     subject, best = session.subject, 1
     for times in subject.sizes:

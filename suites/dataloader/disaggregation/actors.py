@@ -52,10 +52,9 @@ REUSED_B = 16 << 20
 
 
 def reuse_memory() -> None:
-    """Let arrays of up to 16 MiB use freed memory of this process again; without glibc, change nothing.
+    """Let arrays of up to 16 MiB use freed memory of this process again, without glibc change nothing.
 
-    With the settings of all loading processes each array of 1 MiB gets fresh pages, and faulting them in
-    takes longer than copying what is written into them.
+    Faulting in fresh pages for each array takes longer than copying what is written into them.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -64,10 +63,7 @@ def reuse_memory() -> None:
 
 
 class LoaderReport(NamedTuple):
-    """What a source loader returns: lengths, bad samples met, and seconds and documents read per source.
-
-    `lengths` are those of all documents wanted, in their order: one array is sent faster than many.
-    """
+    """What was read: lengths, in the order wanted, bad samples, and seconds and documents per source."""
 
     lengths: NDArray[np.int64]
     bad: Sequence[BadSample]
@@ -103,10 +99,7 @@ class SourceLoader(LoaderActor):
             self._reader.keep_only(frozenset(sources))
 
     def text(self, pieces: Pieces) -> NDArray[np.uint8]:
-        """Return the pieces' text, one after another, as `SourceReader.text` does.
-
-        What was read ahead is returned while another call reads further.
-        """
+        """Return the pieces' text as `SourceReader.text` does, what was read ahead at once."""
         joined = self._reader.kept_text(pieces)
         if joined is None:
             with self._lock:
@@ -170,10 +163,7 @@ class Planner(LoaderActor):
         threading.Thread(target=self._plan_ahead, daemon=True).start()
 
     def plan(self, group: int, first: int, count: int) -> GroupPlan:
-        """Return the group's pieces of `count` steps from step `first` on.
-
-        What was planned ahead is returned while further steps are planned.
-        """
+        """Return the group's pieces of `count` steps from step `first` on; planned ones at once."""
         ready = [self._plans.get(step) for step in range(first, first + count)]
         plans = [one for one in ready if one is not None]
         if len(plans) == count and group in self._asked:
@@ -302,10 +292,7 @@ class BuiltStep(NamedTuple):
 
 
 class Constructor(LoaderActor):
-    """Packs a data-parallel group's documents into rows, and cuts them for its context-parallel ranks.
-
-    While one call waits for text, another one packs.
-    """
+    """Packs a data-parallel group's documents into rows, and cuts them for its context-parallel ranks."""
 
     def __init__(self, spec: LoaderSpec, settings: ActorSettings, group: int) -> None:
         reuse_memory()

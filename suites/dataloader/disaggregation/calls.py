@@ -17,10 +17,10 @@ CONCURRENT_CALLS = 8
 
 
 def started(kind: type[Any], job: str, name: str, *arguments: Any, is_retried: bool = True) -> Any:
-    """Return the job's actor of this name, started if there is none.
+    """Return the job's actor of this name, started if there is none; it outlives its starter, until `ended`.
 
     An actor that dies starts anew. `is_retried`: its calls are then made again, else they raise
-    `RayActorError`. It outlives the process that started it, until `ended`.
+    `RayActorError`.
     """
     import ray
 
@@ -75,10 +75,7 @@ class ActorCalls:
         return self._handles[name]
 
     def planner(self, method: str, *arguments: Any) -> Any:
-        """Return the planner's answer; Ray asks again where the planner starts anew.
-
-        It may take three times as long as a source loader's, for which the planner itself waits.
-        """
+        """Return the planner's answer, for which it may itself wait for source loaders; Ray retries."""
         call = getattr(self.handle("planner"), method).remote(*arguments)
         return answer(call, "the planner", 3 * self._settings.timeout_s)
 
@@ -133,7 +130,7 @@ class ActorCalls:
 def answer(
     call: Any, name: str, timeout_s: float, doing: Callable[[], str] = lambda: "", may_die: bool = False
 ) -> Any:
-    """Return a call's answer; an actor's own `LoaderError` or `Unavailable` is raised as it is.
+    """Return a call's answer; raises an actor's own `LoaderError` or `Unavailable` as it is.
 
     Raises `LoaderError` in one line where it takes too long (`doing` then adds what the actor does) or Ray
     fails; `RayActorError` where an actor that `may_die` has died.

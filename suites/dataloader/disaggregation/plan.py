@@ -1,7 +1,6 @@
 """What each data-parallel group gets in a step: from lengths alone, without a token of the data.
 
-Which documents each step takes from each source is a closed formula of the step, without state. Which source
-loader reads which source, and how many there are, is the autoscaler's. Shapes: steps T, sources S.
+Which documents each step takes from each source is a closed formula of the step. Shapes: steps T, sources S.
 """
 
 from __future__ import annotations
@@ -52,9 +51,7 @@ def refuse_weights(spec: LoaderSpec) -> None:
 
 
 class Mixture:
-    """Counts per step and source. Each step takes `documents_per_step` in total, each source its weight's
-    share: over any steps, its count differs from the sum of its shares by a few documents.
-    """
+    """Counts per step and source, of `documents_per_step` in total, within a few documents of the weights."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         refuse_weights(spec)
@@ -70,10 +67,9 @@ class Mixture:
         self._within = {0: self._before[0]}  # of one block: by step
 
     def counts(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return the documents of each step and source (T, S).
+        """Return the documents of each step and source (T, S), by systematic sampling.
 
-        The step's documents lie at equal distances on the line of all shares, shifted from step to step:
-        systematic sampling.
+        The step's documents lie at equal distances on the line of all shares, shifted from step to step.
         """
         steps = np.arange(first, first + count)
         shift_T = (self._offset + steps * GOLDEN) % 1.0
@@ -107,10 +103,7 @@ Lengths = Mapping[int, NDArray[np.int64]]
 
 
 class Pieces(NamedTuple):
-    """Pieces of documents in the order in which they are packed; arrays of one length.
-
-    `lengths` tokens from token `firsts` on, of document `samples` of source `sources`.
-    """
+    """Pieces of documents in the order in which they are packed: `lengths` tokens from token `firsts` on."""
 
     sources: NDArray[np.int64]
     samples: NDArray[np.int64]
@@ -123,10 +116,7 @@ class Pieces(NamedTuple):
 
 
 class BalanceSettings(NamedTuple):
-    """How pieces are divided over groups: by `method` of suites.training.balance, with these costs.
-
-    A piece of n tokens costs `linear` * n + `quadratic` * n^2.
-    """
+    """How pieces are divided over groups: by `method`; n tokens cost `linear` * n + `quadratic` * n^2."""
 
     method: AssignmentMethod = "in_order"
     linear: float = 1.0
@@ -203,9 +193,8 @@ PLAN_AHEAD = 8
 class ActorSettings(NamedTuple):
     """What all actors of a loader have in common. `job`: names them; one loader of a name in a Ray namespace.
 
-    `loaders`: source loaders at least, and `most_loaders` at most, where the autoscaler may start more.
-    `shadows`: spare ones that take the place of one that died. `timeout_s`: how long a read, or another
-    actor's answer, may take.
+    `loaders`: source loaders at least, `most_loaders` at most, by the autoscaler. `shadows`: spare ones.
+    `timeout_s`: how long a read, or another actor's answer, may take.
     """
 
     job: str
@@ -240,9 +229,8 @@ PATIENCE = 8
 class Autoscaler:
     """The route of sources to source loaders `0 … most - 1`; those from `most` on are shadows.
 
-    At least `loaders` are used, or one per source where there are fewer sources. Each source's load is its
-    documents per step, as the next steps' plans have them, times the seconds that reading one takes, as
-    source loaders report. As many source loaders are used as keep each busy for at most `TARGET` of a step.
+    As many are used as keep each busy for at most `TARGET` of a step: a source's load is its documents in the
+    next steps times the seconds that reading one takes. At least `loaders`, or one per source, are used.
     """
 
     def __init__(self, sources: int, loaders: int, most: int, shadows: int) -> None:
@@ -293,7 +281,7 @@ class Autoscaler:
     def scale(self, per_step: NDArray[np.float64]) -> tuple[list[int], list[int]]:
         """Change the number of source loaders where another has been wanted for long enough.
 
-        `per_step`: documents of each source that a step takes. Return the actors to start and those to end.
+        `per_step`: documents of each source per step. Return the actors to start and those to end.
         """
         load_s = self._document_s * per_step
         if self._most == self._least or math.isinf(self._step_s) or self._step_s <= 0:
@@ -312,10 +300,10 @@ class Autoscaler:
 
 
 def moved(owner: Sequence[int], load_s: NDArray[np.float64], loaders: int) -> list[int]:
-    """Return the source loader of each source, where there are `loaders` now: as few as can be move.
+    """Return the source loader of each source for `loaders` of them: as few as can be move, opened anew.
 
-    What moves is opened anew. Sources of source loaders that end, and the largest of those that have more
-    than the mean, go to the one that has least, as long as that makes the most loaded one less so.
+    Sources of those that end, and the largest of those that have more than the mean, go to the one that has
+    least, as long as that makes the most loaded one less so.
     """
     new = list(owner)
     busy_s = np.zeros(loaders)

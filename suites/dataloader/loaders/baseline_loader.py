@@ -1,15 +1,12 @@
 """The baseline: torch's DataLoader in each rank, every worker with every source, as users write it.
 
-An `IterableDataset` has a reader of each source. A worker opens a source's file when it first draws a
-document from it, and keeps it open. From Parquet it is `ParquetFile(path).iter_batches()`, as pyarrow's
-documents show it, with its defaults: batches of 65,536 rows. A file with one row group is thereby decoded as
-a whole, and its text stays in memory while the worker draws from it, one document at a time. This is so in
-every worker of every rank, also in ranks that differ in `cp_rank` alone, which load the same documents.
+An `IterableDataset` has a reader of each source, opened at its first document and kept open. From Parquet it
+is `ParquetFile(path).iter_batches()` with its defaults, batches of 65,536 rows: a file with one row group is
+decoded as a whole, and stays in memory while the worker draws from it, in every worker of every rank.
 
 Done as a careful user does: only the column with the text is read; a document of another worker is neither
-parsed nor copied; documents are packed in the workers, which send finished rows through shared memory;
-pyarrow is imported before workers are forked, so that they share its pages. Not done, because users do not:
-smaller batches of rows, memory maps, or one reader for several workers.
+parsed nor copied; workers pack and send rows through shared memory; pyarrow is imported before the fork. Not
+done, because users do not: smaller batches of rows, memory maps, or one reader for several workers.
 
 Each source's documents are divided by their number, counted over all epochs, modulo groups times workers.
 """
@@ -58,10 +55,7 @@ class RowReader(NamedTuple):
 def loaded(
     spec: LoaderSpec, place: RankPlace, workers: int, readers: Mapping[str, RowReader] | None = None
 ) -> Iterator[PackedBatch]:
-    """Return batches as `batches` does, loaded by this many worker processes; 0: by this process.
-
-    `readers` are those of file formats, by default the baseline's.
-    """
+    """Return batches loaded by this many worker processes, 0: by this one; `readers` by file format."""
     readers = READERS if readers is None else readers
     if any(source.format == "parquet" for source in spec.sources):
         library("pyarrow.parquet")
@@ -103,10 +97,7 @@ def weights_at(spec: LoaderSpec, step: int) -> NDArray[np.float64]:
 def documents(
     source: Source, spec: LoaderSpec, share: int, shares: int, reader: RowReader
 ) -> Iterator[str | bytes]:
-    """Return every `shares`-th document of a source from number `share` on, epoch after epoch, without end.
-
-    Raises `LoaderError` where the source is empty or its file cannot be read.
-    """
+    """Return every `shares`-th document of a source from number `share` on, epoch after epoch."""
     number = 0
     while True:
         first = number

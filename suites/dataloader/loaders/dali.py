@@ -1,10 +1,9 @@
 """NVIDIA DALI: an `external_source` in whose processes each batch is read, tokenized and packed.
 
-DALI decodes images, video and audio. It has no reader of text and no mixture, so this follows its documents
-on data that it cannot read ("Parallel External Source"): a callable returns the sample of an index, and any
-of the `py_num_workers` processes may be asked for any of them. That needs random access, hence ArrayRecord,
-and every worker opens the sources that its batches need. Which documents a step takes is the closed formula
-of the disaggregated loader. The pipeline has no device: packed text leaves nothing to decode on a GPU.
+DALI has no reader of text and no mixture, so this follows its documents on data that it cannot read
+("Parallel External Source"): a callable returns the sample of any index in any process. That needs random
+access, hence ArrayRecord. Which documents a step takes is the formula of the disaggregated loader. The
+pipeline has no device: packed text leaves nothing to decode on a GPU.
 """
 
 from __future__ import annotations

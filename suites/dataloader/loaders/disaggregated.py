@@ -1,7 +1,4 @@
-"""The disaggregated loader on Ray, after OVERLORD: source loaders, a planner, a constructor per group.
-
-`DisaggregatedLoader` is what a trainer's rank iterates.
-"""
+"""The disaggregated loader on Ray, after OVERLORD: source loaders, a planner, a constructor per group."""
 
 from __future__ import annotations
 
@@ -30,11 +27,9 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
     """A rank's batches, without end. All ranks of a job have the same specification and settings.
 
     `address`: of a Ray cluster; without it the process joins the Ray that it is in, or starts one on the
-    loopback address, which other ranks join by its `address`. Whichever rank comes first starts the actors.
-    At most `spec.prefetch` calls are under way, so that memory stays bounded. The arrays of a batch are views
-    of Ray's object store: who keeps one for long copies it, else the store fills and calls take seconds.
-
-    Raises `LoaderError` where the data cannot be read, or an actor gives no answer.
+    loopback address. Whichever rank comes first starts the actors. At most `spec.prefetch` calls are under
+    way. Arrays are views of Ray's object store: who keeps one for long copies it. Raises `LoaderError` where
+    the data cannot be read, or an actor gives no answer.
     """
 
     def __init__(

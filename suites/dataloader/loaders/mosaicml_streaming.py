@@ -1,8 +1,7 @@
 """mosaicml-streaming: MDS shards, a stream with a proportion per source, and torch's DataLoader.
 
-`replication` gives the ranks of one data-parallel group the same documents. An epoch has as many documents as
-all sources together; in each, a source is sampled by its proportion and shuffled. The ranks find each other
-by shared memory and torch.distributed, which the caller has initialized where there are several ranks.
+`replication` gives the ranks of one data-parallel group the same documents. In each epoch a source is sampled
+by its proportion and shuffled. Ranks find each other by shared memory and torch.distributed.
 """
 
 from __future__ import annotations

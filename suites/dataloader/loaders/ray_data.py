@@ -1,16 +1,13 @@
 """Ray Data: a dataset per source, mixed by weights and split over data-parallel groups, in Ray's processes.
 
-As its documents advise (docs.ray.io, "Weighted dataset mixing"): each source is cut into blocks of some
-batches, `mix` interleaves blocks, and a buffer in each rank shuffles their documents. `streaming_split`
-divides the stream over the groups. Ranks of one group (context parallelism) each read it anew: Ray Data gives
-a block to one consumer. Ranks tokenize and pack: tokens of two bytes would fill twice the object store.
+As its documents advise ("Weighted dataset mixing"): `mix` interleaves blocks of some batches,
+`streaming_split` divides them over groups, and a buffer in each rank shuffles their documents. Ranks of one
+group each read the stream anew: Ray Data gives a block to one consumer. `workers` is not used.
 
 Ray Data does not repeat a source. A round lists a source's file as often as its weight demands until the
-source that lasts longest has ended, or for ROUND_DOCUMENTS documents; then a new round begins. Each source is
-limited to its share of a round, and all of it is taken: where `mix` stops on the shortest source, it takes
-some blocks more or fewer of the others, as they come in time, and ranks of a group differ. Each round begins
-with a source's first document, so what lies beyond its share of ROUND_DOCUMENTS never comes. `workers` is not
-used: Ray Data schedules its tasks on all processors of the Ray session.
+source that lasts longest has ended, or for ROUND_DOCUMENTS documents; each is limited to its share of a
+round, and all of it is taken, since a mix that stops on the shortest source differs between the ranks of a
+group. What lies beyond its share of ROUND_DOCUMENTS never comes.
 """
 
 from __future__ import annotations
@@ -60,10 +57,7 @@ unavailable = needs("ray")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches; closing the iterator ends the mixture, not Ray.
-
-    All data-parallel groups must iterate: the first batch comes once each has asked for one.
-    """
+    """Return the rank's batches, the first once each group has asked for one; closing it ends the mixture."""
     ray = library("ray")
     library("ray.data")
     constant_mixture(spec, "Ray Data")

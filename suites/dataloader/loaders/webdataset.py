@@ -1,8 +1,7 @@
 """webdataset: tar shards, a pipeline per source, mixed at random in each worker of torch's DataLoader.
 
-RandomMix is what its author recommends for sources with weights (webdataset issue 244). A source is one
-shard: each worker reads all of it and keeps every n-th document, as the author recommends for few shards
-(issue 71).
+As its author recommends: RandomMix for sources with weights (issue 244); of few shards each worker reads all
+and keeps every n-th document (issue 71).
 """
 
 from __future__ import annotations

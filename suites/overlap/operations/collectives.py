@@ -1,8 +1,7 @@
 """What the timed operations share, and collectives that overlap with products, by each algorithm.
 
-Operations have one protocol, inputs from a seed, and are compared with float64. An all-gather comes with
-products of what it gathers, a reduce-scatter with products to scatter: `Subject.algorithm` chooses whether
-the collective comes first or last, goes in chunks, or is one-sided.
+`Subject.algorithm` chooses whether a collective comes before or after its products, goes in chunks, or is
+one-sided.
 """
 
 from __future__ import annotations
@@ -99,8 +98,7 @@ class RankShare:
         """Return (peer, first chunk, end) of what one product computes before its chunks are put.
 
         The first is one chunk. Each further one is at most as large as all before it: products are large, and
-        the link sends those meanwhile. Where it ends sooner, communication is short enough for the own part,
-        which comes last, to hide it.
+        the link sends those meanwhile.
         """
         if not self.in_turn:
             return [(peer, *group) for group in _growing(chunks, 0) for peer in self.peers()]
@@ -108,10 +106,7 @@ class RankShare:
         return [(peer, *group) for number, peer in peers for group in _growing(chunks, number * chunks)]
 
     def arrivals(self, link: OneSided, signals: range, chunks: int) -> Iterator[tuple[int, int, int]]:
-        """Wait for all chunks of the peers; yield (peer, first chunk, end) of what has arrived at each time.
-
-        `signals`: those that count the chunks of each rank.
-        """
+        """Wait for the peers' chunks, counted by `signals`; yield (peer, first chunk, end) as they arrive."""
         taken = dict.fromkeys(self.peers(), 0)
         for peer, chunk in self.arriving(chunks):
             if chunk >= taken[peer]:
@@ -158,10 +153,9 @@ class RankGroup:
 class OverlappedCollective(RankShare):
     """A collective of (rows, columns) of each rank, with a buffer and signals of its own; once per run.
 
-    No barrier divides the collectives of one run. None is needed: a peer that is ahead writes only what this
-    rank has not yet read in this run. Before the next run, whose barrier all ranks reach, every rank has
-    waited for all that was put to it: buffers have been read, and sources may change. Autograd changes none
-    within a run, because a put holds its source's storage and autograd adds in place only to its own.
+    No barrier is needed between those of one run: a peer that is ahead writes only what this rank has not yet
+    read. Before the next run every rank has waited for all that was put to it. Autograd changes no source
+    within a run, because a put holds its storage and autograd adds in place only to its own.
     """
 
     def __init__(self, subject: Subject, group: RankGroup, rows: int, columns: int) -> None:
@@ -274,10 +268,7 @@ class ReduceScatter(OverlappedCollective):
     def multiply(
         self, product: MakeSummand, out: Tensor, chunks: int, meanwhile: Callable[[], object] = lambda: None
     ) -> None:
-        """Write the sum of this rank's rows into `out`.
-
-        `meanwhile` is other computation, for which the last parts need not wait.
-        """
+        """Write the sum of this rank's rows into `out`; `meanwhile` is other computation."""
         if chunks == NOT_COMMUNICATED:
             begin_s = time.perf_counter()
             product(0, self.partial)

@@ -1,9 +1,8 @@
 """Record the accesses that interpreted kernels make to memory, for `memory_order`.
 
 While `traced` is active, Triton's interpreter records every load, store and atomic of this rank's kernels,
-and PyTorch every operation on the symmetric heap outside of kernels. NumPy and `Tensor.tolist` are not
-recorded. Each atomic is performed under a lock that all ranks share, and numbered there. So the atomics of
-all ranks have one order, and each reads what the last one before it wrote to the same place.
+and PyTorch every operation on the heap outside of kernels, but for NumPy and `Tensor.tolist`. Each atomic is
+performed and numbered under a lock that all ranks share, so that those of all ranks have one order.
 """
 
 from __future__ import annotations
@@ -81,10 +80,8 @@ def traced(heap: SymmetricHeap, shared: Path) -> Iterator[list[Access]]:
     """Record this rank's accesses. `shared` is the path of a file that all ranks share; it may not exist yet.
 
     The table of heaps, which nobody writes, is left out. Once a wait has failed, all ranks end recording and
-    waiting, because a kernel goes on without what it waited for. A wait fails at its time limit, or as soon
-    as no rank can change what it waits for: all of them wait or have left this context.
-
-    Raises `Unavailable` where Triton's interpreter has not all of the operations that are recorded.
+    waiting. A wait fails at its time limit, or once all ranks wait or have left this context. Raises
+    `Unavailable` where Triton's interpreter has not all of the operations that are recorded.
     """
     for name in _RECORDERS:
         if not hasattr(InterpreterBuilder, name):
