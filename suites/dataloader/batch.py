@@ -23,14 +23,9 @@ from suites.training.balance import DocumentCost, flop_of_document
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-END = 256
-"""The token after each document."""
-
-END_BYTE = 0xFF
-"""Stands for END where a document's text goes as bytes: UTF-8 has no such byte."""
-
-PADDING = 0
-"""Token and segment where a row has no document: segments of documents count from 1."""
+END = 256  # the token after each document
+END_BYTE = 0xFF  # stands for END where a document's text goes as bytes: UTF-8 has no such byte
+PADDING = 0  # token and segment where a row has no document: segments of documents count from 1
 
 Tokens = NDArray[np.uint16]
 
@@ -166,13 +161,16 @@ def tokenize(text: str | bytes) -> Tokens:
     return np.append(np.frombuffer(data, np.uint8), np.uint16(END))
 
 
-def packed(documents: Sequence[Tokens], spec: LoaderSpec, place: RankPlace) -> PackedBatch:
-    """Return a rank's batch of whole documents: split, packed, and the rank's slice of each row.
+def packed(
+    documents: Sequence[Tokens] | Sequence[str | bytes], spec: LoaderSpec, place: RankPlace
+) -> PackedBatch:
+    """Return a rank's batch of whole documents, tokens or texts: split, packed, the rank's slice of each row.
 
     With context parallelism rows are cut into 2 P parts; rank i gets parts i and 2 P - 1 - i, which balances
     causal attention (Llama 3, arXiv 2407.21783).
     """
-    parts = [part for one in documents for part in split(one, spec.context_length)]
+    tokens_of = (one if isinstance(one, np.ndarray) else tokenize(one) for one in documents)
+    parts = [part for one in tokens_of for part in split(one, spec.context_length)]
     tokens, segments = pack(parts, spec.context_length)
     return PackedBatch(
         context_slice(tokens, spec.cp_size, place.cp_rank),
@@ -228,8 +226,7 @@ def flop_of_queries(flop: DocumentCost, queries: int, keys: int) -> float:
     return flop.linear * queries + flop.quadratic * (keys**2 - (keys - queries) ** 2)
 
 
-BUFFER_B = 64 << 10
-"""Buffer of each open file: hundreds are open at once."""
+BUFFER_B = 64 << 10  # buffer of each open file: hundreds are open at once
 
 INSTALL = "pip install throughput-harness[dataloader]"
 

@@ -25,8 +25,7 @@ from suites.dataloader.disaggregation.plan import (
 GROUP = 8
 """Clients that share a data constructor: the tensor, pipeline and context parallel ranks of one group."""
 
-PROCESSES = 2
-"""Processes that ask for all clients."""
+PROCESSES = 2  # processes that ask for all clients
 
 SOURCES = 306
 STEPS = 10

@@ -16,37 +16,27 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from harness import records
 from harness.records import Unavailable
 from suites.dataloader.batch import LoaderError, Source, library
-from suites.dataloader.installed_files import FileEntry, content_of, default_roots, grouped, usable
+from suites.dataloader.installed_files import (
+    FileEntry,
+    GeneratedDocuments,
+    content_of,
+    default_roots,
+    grouped,
+    usable,
+)
 
-FEWEST_DOCUMENTS = 4
-"""A source of text has at least as many documents."""
-
-
-class Documents(Protocol):
-    """Documents of several sources, by number, and the bytes of each. `digest` identifies them all."""
-
-    @property
-    def digest(self) -> str: ...  # noqa: D102
-
-    @property
-    def names(self) -> Sequence[str]: ...  # noqa: D102
-
-    @property
-    def sizes_B(self) -> Sequence[Sequence[int]]: ...  # noqa: D102
-
-    def document(self, source: int, number: int) -> bytes:
-        """Return one document."""
+FEWEST_DOCUMENTS = 4  # a source of text has at least as many documents
 
 
 class FileDocuments(NamedTuple):
-    """Documents that are files."""
+    """Documents of several sources that are files, and the bytes of each. `digest` identifies them all."""
 
     names: tuple[str, ...]
     files: tuple[tuple[str, ...], ...]
@@ -62,6 +52,9 @@ class FileDocuments(NamedTuple):
                 f"source {self.names[source]}, file {path}: it has changed since it was described"
             )
         return data
+
+
+Documents = FileDocuments | GeneratedDocuments
 
 
 def cache_folder() -> Path:

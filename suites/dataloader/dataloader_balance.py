@@ -70,8 +70,7 @@ def published_lengths() -> dict[str, LengthTable]:
     return {row["documents_of"]: LengthTable(*np.array(row["quantiles"]).T) for row in rows}
 
 
-DRAWN_AT_ONCE = 4096
-"""Documents that are drawn at once to fill rows."""
+DRAWN_AT_ONCE = 4096  # documents that are drawn at once to fill rows
 
 
 class StepItems(NamedTuple):
@@ -140,11 +139,8 @@ def rows(given: DataloaderBalanceWorkload, count: int, rng: np.random.Generator)
     return np.diff(at), at[:-1] // given.context_length
 
 
-ROUNDING = 1e-9
-"""Relative rounding of sums of costs."""
-
-NEAR_BOUND = 1.02
-"""What counts as balanced: a slowest group at most 2 % above the lower bound."""
+ROUNDING = 1e-9  # relative rounding of sums of costs
+NEAR_BOUND = 1.02  # what counts as balanced: a slowest group at most 2 % above the lower bound
 
 
 def build(workload: Json, seed: int) -> Subject:

@@ -26,11 +26,8 @@ from suites.dataloader.workload import Workload
 UNDISTURBED_S = 10.0
 """How long batches are taken before the first actor is killed: throughput is compared with that."""
 
-WINDOW_S = 1.0
-"""Throughput is counted in windows of this length."""
-
-RECOVERED = 0.9
-"""Share of the undisturbed throughput at which it counts as recovered."""
+WINDOW_S = 1.0  # throughput is counted in windows of this length
+RECOVERED = 0.9  # share of the undisturbed throughput at which it counts as recovered
 
 
 class Killer:

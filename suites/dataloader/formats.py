@@ -24,8 +24,7 @@ from suites.dataloader.batch import (
     open_file,
 )
 
-BATCH_B = 64 << 10
-"""Text that a Parquet reader decodes at once, by the mean of its row group."""
+BATCH_B = 64 << 10  # text that a Parquet reader decodes at once, by the mean of its row group
 
 LARGE_B = 16 << 20
 """Row groups of more encoded bytes than this, over all columns, return what decoding them took.
@@ -147,8 +146,7 @@ def _row_group(file: Any, group: int, skip: int) -> Iterator[bytes | CorruptSamp
             yield CorruptSample(reason)
 
 
-LINES_APART = 256
-"""Lines of a JSON lines file between two offsets that are remembered."""
+LINES_APART = 256  # lines of a JSON lines file between two offsets that are remembered
 
 ARRAY_RECORD_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 ARRAY_RECORD_BUFFER_B = 32 << 10

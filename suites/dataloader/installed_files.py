@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-LARGEST_DOCUMENT_B = 1 << 20
-"""Text files above this size are left out."""
+LARGEST_DOCUMENT_B = 1 << 20  # text files above this size are left out
 
 KINDS = {
     "header": "h hh hpp hxx cuh inl",

@@ -35,11 +35,8 @@ ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **RETURNED}
 LOOPBACK = "127.0.0.1"
 ON_RANK = "suites.dataloader.on_rank"
 
-TIMEOUT_S = 400.0
-"""Timeout of one call on the ranks."""
-
-ENDED_WITHIN_S = 10.0
-"""Processes of a loader that live longer than its ranks by this are killed."""
+TIMEOUT_S = 400.0  # timeout of one call on the ranks
+ENDED_WITHIN_S = 10.0  # processes of a loader that live longer than its ranks by this are killed
 
 
 class LoaderMemory(NamedTuple):
@@ -125,8 +122,7 @@ class LoaderRanks:
         psutil.wait_procs(alive, ENDED_WITHIN_S)
 
 
-LEAST_APART_S = 0.5
-"""Seconds between two samples at least."""
+LEAST_APART_S = 0.5  # seconds between two samples at least
 
 SHARE = 0.02
 """Share of one core that sampling may take: the kernel walks all pages of a process, for seconds if large."""

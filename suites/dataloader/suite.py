@@ -21,23 +21,18 @@ from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks, MemorySamp
 from suites.dataloader.workload import Workload
 from suites.training.workload import refuse_odd_heads
 
-GENERATED_DOCUMENTS = 40
-"""Mean documents of a source of synthetic text."""
-
-CHECKED = 3
-"""Batches of each rank that are compared with the corpus."""
+GENERATED_DOCUMENTS = 40  # mean documents of a source of synthetic text
+CHECKED = 3  # batches of each rank that are compared with the corpus
 
 LEAST_AHEAD = 24
 """Batches that the disaggregated loader may have: two calls of 8 steps, and 8 planned ones."""
 
-PREFETCH = 2
-"""Batches that a worker loads ahead."""
+PREFETCH = 2  # batches that a worker loads ahead
 
 OF_ACTORS = ("failures", "control_plane")
 """Kinds of workloads that only the disaggregated loader has."""
 
-WARM_UP_STEPS = 2
-"""Training steps before those that are timed."""
+WARM_UP_STEPS = 2  # training steps before those that are timed
 
 
 def build(workload: Json, seed: int) -> Subject:

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from harness.bounds import Bounds, OnlyWith, PositiveInt
 from suites.training.balance import DocumentCost, flop_of_document
 
-TRAINS = ("training", "slow_storage")
-"""Kinds in which batches feed training steps."""
+TRAINS = ("training", "slow_storage")  # kinds in which batches feed training steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +57,6 @@ class Workload:
     # Simulated ranks that each need their part of every plan.
     clients: Annotated[PositiveInt, OnlyWith("kind", ("control_plane",))] = 64
     source: str = ""
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of ranks: those of one data-parallel group are neighbours."""
-        return self.dp_size * self.cp_size
 
     @property
     def trains(self) -> bool:

@@ -77,11 +77,8 @@ class Delay:
         return oldest
 
 
-LONGEST = 100
-"""Multiple of the bound after which a simulation is ended."""
-
-LEFT_B = 1e-3
-"""Share of all bytes that may be missing because of rounding."""
+LONGEST = 100  # multiple of the bound after which a simulation is ended
+LEFT_B = 1e-3  # share of all bytes that may be missing because of rounding
 
 
 class SwitchHistory(NamedTuple):

@@ -26,8 +26,7 @@ class Subject(Routed):
     seed: int
 
 
-ROUNDING = 1e-9
-"""Relative error of sums of bytes."""
+ROUNDING = 1e-9  # relative error of sums of bytes
 
 
 @dataclass(slots=True)

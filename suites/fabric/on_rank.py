@@ -17,8 +17,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from harness.instruments.distributed.rank_worker import RankState
 from harness.records import WrongResult
 
-NUMBER_B = 4
-"""Bytes of a number: fp32."""
+NUMBER_B = 4  # bytes of a number: fp32
 
 KINDS = ("allreduce", "alltoall")
 

@@ -19,11 +19,8 @@ from harness.bounds import Bounds, PositiveInt
 from suites.fabric.congestion import Delay, Floats, Subject
 from suites.fabric.workload import CongestionWorkload
 
-CLEAR_S = 0.5e-6
-"""Time between two CTS; chosen here: a thread posts them one by one."""
-
-WHOLE = 1e-6
-"""Share of a slot that may be missing because of rounding."""
+CLEAR_S = 0.5e-6  # time between two CTS; chosen here: a thread posts them one by one
+WHOLE = 1e-6  # share of a slot that may be missing because of rounding
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,16 @@ from harness.instruments.distributed.fake_process_group import use_ring_reduce_s
 from harness.instruments.distributed.rank_worker import RankState
 from suites.overlap.one_sided import OneSided
 from suites.overlap.operations.all_gather import SmallAllGather, TimedFlashDecode
-from suites.overlap.operations.collectives import Spans, TimedOperation, spanned
+from suites.overlap.operations.collectives import Spans, spanned
 from suites.overlap.operations.experts import Combine, Dispatch
 from suites.overlap.operations.gemms import AllGatherMoe, TimedAllGatherGemm, TimedGemmReduceScatter
 from suites.overlap.operations.training_step import TensorParallelStep
 from suites.overlap.symmetric.heap import SymmetricHeap, shared_heaps
 from suites.overlap.workload import Subject, Workload
 
+TimedOperation = (
+    TimedAllGatherGemm | TimedGemmReduceScatter | Dispatch | Combine | TensorParallelStep | SmallAllGather
+)
 LINKED: Mapping[str, Callable[[Subject, OneSided], TimedOperation]] = {
     "ag_gemm": TimedAllGatherGemm,
     "gemm_rs": TimedGemmReduceScatter,

@@ -65,9 +65,18 @@ class OneSided:
             dist.all_gather_object(ports, (address, server.getsockname()[1]))
             for peer in range(self.ranks):
                 if peer != self.rank:
-                    self._connect(peer, ports[peer])
+                    self._to[peer] = socket.create_connection(ports[peer], timeout=self._timeout_s)
+                    self._to[peer].settimeout(None)
+                    self._to[peer].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._queues[peer] = self._sender()
+            server.settimeout(self._timeout_s)
             for _ in range(self.ranks - 1):
-                self._accept(server)
+                connection, _ = server.accept()
+                connection.settimeout(None)
+                self._from.append(connection)
+                receiver = threading.Thread(target=self._receive, args=(connection,), daemon=True)
+                self._receivers.append(receiver)
+                receiver.start()
 
     def buffer(self, tensor: Tensor) -> int:
         """Let peers write to a contiguous tensor; return its number, the same on every rank."""
@@ -153,26 +162,11 @@ class OneSided:
                 f"rank {self.rank} waited {self._timeout_s:g} s for its peers to take its puts"
             )
 
-    def _connect(self, peer: int, place: tuple[str, int]) -> None:
-        connection = socket.create_connection(place, timeout=self._timeout_s)
-        connection.settimeout(None)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._to[peer] = connection
-        self._queues[peer] = self._sender()
-
     def _sender(self) -> queue.SimpleQueue[_Put | None]:
         puts: queue.SimpleQueue[_Put | None] = queue.SimpleQueue()
         self._senders.append(threading.Thread(target=self._send, args=(puts,), daemon=True))
         self._senders[-1].start()
         return puts
-
-    def _accept(self, server: socket.socket) -> None:
-        server.settimeout(self._timeout_s)
-        connection, _ = server.accept()
-        connection.settimeout(None)
-        self._from.append(connection)
-        self._receivers.append(threading.Thread(target=self._receive, args=(connection,), daemon=True))
-        self._receivers[-1].start()
 
     def _send(self, puts: queue.SimpleQueue[_Put | None]) -> None:
         last: socket.socket | None = None

@@ -24,8 +24,7 @@ from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.overlap.workload import OverlapScheduleWorkload
 from suites.training.step_time.collectives import overlapped_s
 
-ROUNDING = 1e-9
-"""Relative tolerance of bytes and times: what ends within it ends at once."""
+ROUNDING = 1e-9  # relative tolerance of bytes and times: what ends within it ends at once
 
 
 class Transfer(NamedTuple):
@@ -37,8 +36,7 @@ class Transfer(NamedTuple):
     ready_s: float = 0.0
 
 
-Stream = Sequence[Transfer]
-"""Messages that one engine carries one after the other."""
+Stream = Sequence[Transfer]  # messages that one engine carries one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +46,6 @@ class Links:
     topology: str
     ranks: int
     rate_B_per_s: float
-
-    @property
-    def capacity_L(self) -> FloatArray:
-        """Return the rate of each link: of ports out and in, or of directed pairs."""
-        count = 2 * self.ranks if self.topology == "switch" else self.ranks**2
-        return np.full(count, self.rate_B_per_s)
 
     def path(self, transfer: Transfer) -> tuple[int, ...]:
         """Return the links that a message crosses."""
@@ -71,7 +63,9 @@ class Carried(NamedTuple):
 
 def carry(streams: Sequence[Stream], links: Links, message_s: float) -> Carried:
     """Return when each message has ended, whose bytes flow once it is ready and `message_s` is over."""
-    capacity_L, now_s = links.capacity_L, 0.0
+    # Ports out and in, or directed pairs.
+    count, now_s = 2 * links.ranks if links.topology == "switch" else links.ranks**2, 0.0
+    capacity_L = np.full(count, links.rate_B_per_s)
     carried = Carried([[] for _ in streams], np.zeros(len(capacity_L)))
     begin_s_S, left_B_S = np.full(len(streams), np.inf), np.zeros(len(streams))
 
@@ -207,8 +201,7 @@ def _group_s(subject: Subject) -> float | None:
     return given.message_s + sharing * given.shard_B / subject.sub_chunks / subject.rate_B_per_s
 
 
-Chunk = tuple[int, int]
-"""A part of a shard: the peer, and the number of the part."""
+Chunk = tuple[int, int]  # a part of a shard: the peer, and the number of the part
 
 
 class ScheduleResult(NamedTuple):
@@ -307,11 +300,8 @@ def _reduced(subject: Subject, rank: int, ends: dict[tuple[int, Chunk], float]) 
     return max(*arrivals, subject.workload.compute_time_s())
 
 
-TOLERANCE = 1e-8
-"""Relative rounding of a simulated time and of bytes."""
-
-SHARES = (0.5, 0.6, 0.7, 0.8)
-"""Shares of the peak at which the model is calculated as well."""
+TOLERANCE = 1e-8  # relative rounding of a simulated time and of bytes
+SHARES = (0.5, 0.6, 0.7, 0.8)  # shares of the peak at which the model is calculated as well
 
 
 def build(workload: Json, seed: int) -> Subject:

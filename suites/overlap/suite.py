@@ -25,11 +25,8 @@ from suites.overlap import on_rank
 from suites.overlap.workload import Subject, Workload
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-CALIBRATIONS = 7
-"""Runs of which the median is taken, where a median of a few will do."""
-
-ENOUGH_S = 0.5
-"""How long these take together, where one does not take longer."""
+CALIBRATIONS = 7  # runs of which the median is taken, where a median of a few will do
+ENOUGH_S = 0.5  # how long these take together, where one does not take longer
 
 LEAST_ROUNDS = 3
 """Rounds in which numbers of chunks are compared at least, however long a run takes."""
@@ -170,8 +167,7 @@ def shaped_links(topology: Topology) -> list[int]:
 
 
 KEYS = itertools.count()
-CHUNKS = (1, 2, 4, 8, 16)
-"""Numbers of chunks that are tried; the fastest is used."""
+CHUNKS = (1, 2, 4, 8, 16)  # numbers of chunks that are tried; the fastest is used
 
 MOST_ROUNDS = 0.6
 """Share of the rounds in which a number of chunks must be faster than one chunk to be used."""
@@ -182,8 +178,7 @@ TOLERANCE = 1e-4
 FIRST_CHUNK = max(CHUNKS)
 """Chunks of a rank's part whose first is in the bound, the same for all variants."""
 
-CALLS = 200
-"""Calls of an operation in shared memory in one run, which takes microseconds."""
+CALLS = 200  # calls of an operation in shared memory in one run, which takes microseconds
 
 
 def build(workload: Json, seed: int) -> Subject:

@@ -10,20 +10,14 @@ from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Unavailable
 from suites.training.step_time.collectives import roofline_s
 
-DECODE_HEADS, DECODE_HEAD_SIZE = 8, 64
-"""Shape of flash-decode's queries."""
-
-PRODUCTS = ("ag_gemm", "gemm_rs", "ag_moe", "dispatch", "combine")
-"""Operations of one product."""
-
-TRAINING = ("training_step",)
-"""Operations of a model."""
+DECODE_HEADS, DECODE_HEAD_SIZE = 8, 64  # shape of flash-decode's queries
+PRODUCTS = ("ag_gemm", "gemm_rs", "ag_moe", "dispatch", "combine")  # operations of one product
+TRAINING = ("training_step",)  # operations of a model
 
 LINKED = ("ag_gemm", "gemm_rs", "ag_moe", "dispatch", "combine", "training_step")
 """Operations over shaped links."""
 
-IN_MEMORY = ("all_gather", "flash_decode")
-"""Operations between processes that share memory."""
+IN_MEMORY = ("all_gather", "flash_decode")  # operations between processes that share memory
 
 EXPERTS = ("ag_moe", "dispatch", "combine")
 
@@ -85,8 +79,7 @@ class Workload:
         return self.operation in LINKED
 
 
-ELEMENT_B = 2
-"""Bytes of an element in bf16 or fp16."""
+ELEMENT_B = 2  # bytes of an element in bf16 or fp16
 
 SCHEDULED = OnlyWith("kind", ("schedule",))
 PUBLISHED = OnlyWith("kind", ("published",))

@@ -179,12 +179,6 @@ class Capture:
         return [node for node in self.graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
 
     @property
-    def output_dtypes(self) -> list[torch.dtype]:
-        """Return the type of each output."""
-        (output,) = (node for node in self.graph.graph.nodes if node.op == "output")
-        return [one.meta["val"].dtype for one in output.args[0]]
-
-    @property
     def flops(self) -> float:
         """Return the FLOP of the graph's matrix products."""
         return sum(flops_of(node) for node in self.nodes)
@@ -286,8 +280,7 @@ def single(node: fx.Node) -> tuple[str, Capture]:
     return f"{node.target}({kinds})", Capture(module, tuple(inputs), ("output",))
 
 
-STEP = 10
-"""Number of the update, counted from 1."""
+STEP = 10  # number of the update, counted from 1
 
 SECOND_MOMENT = 1e-6
 """Scale of the second moments before the update: that of a small model's squared gradients."""

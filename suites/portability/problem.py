@@ -92,7 +92,13 @@ def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Pr
     forward = FORWARDS[workload.operation](workload, generator, functions)
     if workload.passes == "forward":
         return _without_gradients(forward)
-    differentiable = with_backward(forward, output_like(workload, seed), generator)
+    if workload.operation == "training_step":
+        output = torch.empty((), device="meta")  # the loss
+    else:
+        same = FORWARDS[workload.operation](workload, torch.Generator().manual_seed(seed), NONE)
+        with torch.no_grad():
+            output = same.function(*(one.to("meta") for one in same.inputs))
+    differentiable = with_backward(forward, output, generator)
     if workload.passes == "backward":
         return differentiable
     return graph.with_update(differentiable, forward, generator)
@@ -102,23 +108,11 @@ def _without_gradients(forward: Forward) -> Problem:
     def function(*arguments: Tensor) -> tuple[Tensor, ...]:
         return (forward.function(*arguments),)
 
-    def plain() -> Callable[[], Sequence[Tensor]]:
-        def call() -> Sequence[Tensor]:
-            with torch.no_grad():
-                return function(*forward.inputs)
+    def call() -> Sequence[Tensor]:
+        with torch.no_grad():
+            return function(*forward.inputs)
 
-        return call
-
-    return Problem(function, forward.inputs, ("output",), 0, plain, forward)
-
-
-def output_like(workload: Workload, seed: int) -> Tensor:
-    """Return a tensor of the output's shape and type, without values; a step's is a scalar, its loss."""
-    if workload.operation == "training_step":
-        return torch.empty((), device="meta")
-    plain = FORWARDS[workload.operation](workload, torch.Generator().manual_seed(seed), NONE)
-    with torch.no_grad():
-        return plain.function(*(one.to("meta") for one in plain.inputs))
+    return Problem(function, forward.inputs, ("output",), 0, lambda: call, forward)
 
 
 def with_backward(forward: Forward, output: Tensor, generator: torch.Generator) -> Problem:

@@ -122,7 +122,7 @@ def cascade(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure | N
     if count < 2:
         return None
     means = {name: harmonic_mean(list(one.values())) for name, one in found.items()}
-    ordered = sorted(found, key=lambda name: -_area(found[name]))
+    ordered = sorted(found, key=lambda name: -sum(found[name].values()))
     hidden = [spec.name("optimization", name) for name in ordered[MOST_LINES:]]
     drawing, ends = Drawing(block.id, 420), []
     for i, name in enumerate(ordered[:MOST_LINES]):
@@ -149,7 +149,3 @@ def cascade(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure | N
     return drawing.finish(
         block.title, text, alt_text(block.title, [spec.name("optimization", n) for n in ordered])
     )
-
-
-def _area(efficiencies: dict[str, float]) -> float:
-    return sum(efficiencies.values())

@@ -250,7 +250,9 @@ def compare(
 
     `before`: parameters before the update by the name of their output.
     """
-    names, dtypes = capture.output_names, capture.output_dtypes
+    names = capture.output_names
+    (output,) = (node for node in capture.graph.graph.nodes if node.op == "output")
+    dtypes = [one.meta["val"].dtype for one in output.args[0]]
     if len(ours) != len(expected):
         raise WrongResult(f"{len(ours)} outputs, not {len(expected)}")
     precision = next(one.dtype for one in capture.inputs if one.is_floating_point())
@@ -326,14 +328,11 @@ def captured_for_any_length(workload: Workload, seed: int) -> Capture:
     symbols = [fakes[index].shape[dim] for index, of in enumerate(dims) for dim in of]
     with mode:
         graph = traced(own, fakes)
-    if not symbols or any(_fixed(shapes, one) for one in symbols):
+    # A symbol that the trace has replaced by a number is an int, or has a number as its expression.
+    numbers = [isinstance(one, int) or shapes.replace(one.node.expr).is_number for one in symbols]
+    if not symbols or any(numbers):
         raise Unavailable("the model's code fixes the length of its sequences")
     return Capture(graph, own.inputs, own.output_names, time.perf_counter() - begin_s, dims)
-
-
-def _fixed(shapes: ShapeEnv, size: int | torch.SymInt) -> bool:
-    """Return whether the trace has replaced a symbol by a number."""
-    return isinstance(size, int) or bool(shapes.replace(size.node.expr).is_number)
 
 
 WIDE = torch.float64

@@ -89,7 +89,12 @@ def usage_readings(objects: Mapping[str, bytes], target: str) -> Iterator[Readin
     SPIR-V, for Vulkan and Metal, has no registers.
     """
     try:
-        kernels = [kernel for name, code in objects.items() for kernel in _kernels(name, code, target)]
+        kernels: list[KernelUsage] = []
+        for name, code in objects.items():
+            if name.endswith(".hsaco"):
+                kernels += of_hsaco(code)
+            elif name.endswith(".ptx"):
+                kernels += of_ptx(code.decode(), target.removeprefix("cuda_"))
     except Unavailable as reason:
         yield Note(f"registers: not read, {reason}")
         return
@@ -100,12 +105,6 @@ def usage_readings(objects: Mapping[str, bytes], target: str) -> Iterator[Readin
             "kernels": len(kernels),
         }
         yield from (Reading(name, "1", value, Origin.CALCULATED) for name, value in largest.items())
-
-
-def _kernels(name: str, code: bytes, target: str) -> list[KernelUsage]:
-    if name.endswith(".hsaco"):
-        return of_hsaco(code)
-    return of_ptx(code.decode(), target.removeprefix("cuda_")) if name.endswith(".ptx") else []
 
 
 XLA_TRIED = "0.10.2"

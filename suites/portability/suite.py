@@ -107,14 +107,9 @@ def close(session: Session) -> None:
     sessions.clear()
 
 
-SIDE = 1024
-"""Rows and columns of the products that this CPU's rate is read from."""
-
-PRODUCTS, BUDGET_S = 20, 1.0
-"""Products at most, and seconds at most; the fastest counts."""
-
-REASONS = 3
-"""Reasons of graph breaks that are noted at most."""
+SIDE = 1024  # rows and columns of the products that this CPU's rate is read from
+PRODUCTS, BUDGET_S = 20, 1.0  # products at most, and seconds at most; the fastest counts
+REASONS = 3  # reasons of graph breaks that are noted at most
 
 
 def eager_readings(session: Session) -> Iterator[Reading | Note]:

@@ -22,8 +22,7 @@ from suites.training.on_rank import device
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
-MARK = "fsdp_versions.step:"
-"""Begins the name of the range with which a step begins."""
+MARK = "fsdp_versions.step:"  # begins the name of the range with which a step begins
 
 HISTORY = 10_000_000
 """Most entries of CUDA's history that are kept: a step of 8 billion parameters has some ten thousand."""
@@ -316,8 +315,11 @@ class DelayedAllocator:
         for storage, delta_B, _, stream in events:
             gathers = self._kinds[storage] == COMMUNICATION
             if delta_B > 0:
-                if gathers:
-                    self._release_due()
+                if gathers:  # what has waited for as many allocations as it should is released before
+                    due = [block for when, block in self._late if when <= self._gathered]
+                    self._late = [one for one in self._late if one[0] > self._gathered]
+                    for block in due:
+                        self.allocator.release(block)
                     self._gathered += 1
                 self._blocks[storage] = self.allocator.allocate(delta_B, GATHER_STREAM if gathers else stream)
             elif gathers and (delay := self._random.randint(0, self._most)):
@@ -329,10 +331,3 @@ class DelayedAllocator:
         """Give live storages other numbers."""
         blocks = {new: self._blocks.pop(old) for old, new in numbers.items()}
         self._blocks.update(blocks)
-
-    def _release_due(self) -> None:
-        """Release what has waited for as many allocations as it should: before the next one is served."""
-        due = [block for when, block in self._late if when <= self._gathered]
-        self._late = [one for one in self._late if one[0] > self._gathered]
-        for block in due:
-            self.allocator.release(block)

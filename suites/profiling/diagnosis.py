@@ -25,14 +25,9 @@ from harness.instruments.traces.segments import State
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount
 
-LEAST_SHARE = 0.03
-"""A difference below this share of the step is not named."""
-
-ERROR_RATE = 0.01
-"""Share of recordings with nothing injected in which a loss is named, at most."""
-
-EXPLAINS = 0.5
-"""A counter explains longer computing if it grew by at least this share of it."""
+LEAST_SHARE = 0.03  # a difference below this share of the step is not named
+ERROR_RATE = 0.01  # share of recordings with nothing injected in which a loss is named, at most
+EXPLAINS = 0.5  # a counter explains longer computing if it grew by at least this share of it
 
 TRIM = 0.25
 """Share of the differences that is left out at either end: single disturbed steps do not count."""

@@ -70,14 +70,12 @@ KEYS = itertools.count()
 SETTLING, STEADY = 2, 4
 """Updates before the allocator is watched, as states are made in the first; and those that are."""
 
-UPDATES = 8
-"""Updates of a sample: their mean is a step's time, and their spread that of steps."""
+UPDATES = 8  # updates of a sample: their mean is a step's time, and their spread that of steps
 
 DELAYS = (1, 2)
 """Most allocations for which releases of FSDP1's gathered parameters are late; see `DelayedAllocator`."""
 
-SEEDS, REPEATED = 5, 4
-"""Draws of the delays, and steps in each."""
+SEEDS, REPEATED = 5, 4  # draws of the delays, and steps in each
 
 AT_ONCE = "released at once"
 

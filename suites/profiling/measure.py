@@ -6,7 +6,7 @@ A trace of a run elsewhere is read and broken down as far as it allows.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -73,8 +73,7 @@ METRICS = {
 }
 """State of a rank -> the metric of its seconds per step."""
 
-EVERY_RANK = "all ranks"
-"""The method of a mean over ranks."""
+EVERY_RANK = "all ranks"  # the method of a mean over ranks
 
 
 def recorded(ranks: RecordedRanks, key: str, subject: Subject, order: Random) -> Recording:
@@ -114,7 +113,9 @@ def relative_clock(records: Sequence[RankRecord], fastest_s: float) -> float | N
         return float(np.mean([one["clock_Hz"] / one["peak_clock_Hz"] for one in telemetry]))
     if torch.cuda.is_available():
         return None
-    return fastest_s / middle(np.concatenate([column(one.accounts, "chain_s") for one in records]))
+    return fastest_s / middle(
+        np.concatenate([column([*one.without, *one.injected], "chain_s") for one in records])
+    )
 
 
 def model_FLOP(workload: Workload) -> float:
@@ -200,23 +201,6 @@ class TracedElsewhere:
 
     subject: Subject
     found: Breakdown
-
-    @property
-    def conditions(self) -> Mapping[str, str]:
-        """Return what the trace reports of its run."""
-        trace = self.found.ranks[0].activity.trace
-        return {
-            "device": "cuda" if trace.has_device else "cpu",
-            "device_name": ", ".join(dict.fromkeys(trace.devices)) or "not in the trace",
-            "ranks": str(trace.world_size),
-            "recorded": "elsewhere",
-        }
-
-
-def read_elsewhere(subject: Subject) -> TracedElsewhere:
-    """Return the breakdown of the subject's trace; raises TraceError."""
-    assert subject.workload.trace is not None
-    return TracedElsewhere(subject, breakdown(read_traces(Path(subject.workload.trace))))
 
 
 def in_a_sentence(found: Breakdown) -> str:

@@ -25,11 +25,8 @@ from suites.profiling.workload import Workload
 from suites.training.shared_trainers import SharedTrainers, backend_of
 from suites.training.step import TrainingStep
 
-PERIOD_S = 0.01
-"""Period of a competing load: short, so that a step spans many."""
-
-Toggle = Callable[[bool], None]
-"""Turns an injected loss on or off."""
+PERIOD_S = 0.01  # period of a competing load: short, so that a step spans many
+Toggle = Callable[[bool], None]  # turns an injected loss on or off
 
 
 @contextmanager
@@ -92,11 +89,6 @@ class RankRecord(NamedTuple):
     without: list[StepAccount]
     injected: list[StepAccount]
     telemetry: dict[str, float]
-
-    @property
-    def accounts(self) -> list[StepAccount]:
-        """Return the accounts of all steps."""
-        return [*self.without, *self.injected]
 
 
 class RecordedRanks(SharedTrainers):

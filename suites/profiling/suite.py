@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 
 import torch
 
+from harness.instruments.traces.breakdown import breakdown
+from harness.instruments.traces.kineto import read_traces
 from harness.records import Json, Note, Origin, Reading, Unavailable, digest
 from suites.profiling.measure import (
     TracedElsewhere,
@@ -23,7 +26,6 @@ from suites.profiling.measure import (
     model_FLOP,
     naming_readings,
     plain_times,
-    read_elsewhere,
     readings_elsewhere,
     recorded,
     recovery_readings,
@@ -84,10 +86,10 @@ Session = RunningStep | TracedElsewhere
 def prepare(subject: Subject) -> Session:
     """Start the ranks if no variant has, make the step on them, and measure what a slower link adds.
 
-    A trace of a run elsewhere is read.
+    A trace of a run elsewhere is read; raises TraceError.
     """
-    if subject.workload.trace is not None:
-        return read_elsewhere(subject)
+    if (trace := subject.workload.trace) is not None:
+        return TracedElsewhere(subject, breakdown(read_traces(Path(trace))))
     ranks = shared(RecordedRanks, subject.workload)
     # Variants that inject into the same step share it on the ranks, by this key.
     session = RunningStep(subject, ranks, digest(subject.step.described), order=Random(subject.seed))
@@ -124,7 +126,13 @@ def check(session: Session) -> None:
 def conditions(session: Session) -> Mapping[str, str]:
     """Return the conditions that a claim may name."""
     if isinstance(session, TracedElsewhere):
-        return session.conditions
+        traced = session.found.ranks[0].activity.trace
+        return {
+            "device": "cuda" if traced.has_device else "cpu",
+            "device_name": ", ".join(dict.fromkeys(traced.devices)) or "not in the trace",
+            "ranks": str(traced.world_size),
+            "recorded": "elsewhere",
+        }
     workload = session.subject.workload
     cuda = session.ranks.backend == "nccl"
     return {

@@ -36,8 +36,7 @@ from suites.training.techniques import Techniques, build_step, combined
 from suites.training.trainer import Trainer
 from suites.training.workload import refuse_odd_heads
 
-Batch = tuple[Tensor, Tensor]
-"""Tokens and their successors, int64, each (sequences, T)."""
+Batch = tuple[Tensor, Tensor]  # tokens and their successors, int64, each (sequences, T)
 
 Arrays = tuple[NDArray[np.int64], NDArray[np.int64]]
 

@@ -44,8 +44,7 @@ from suites.dataloader.disaggregation.plan import (
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.formats import BadSample
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's `mallopt(3)`."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's `mallopt(3)`
 
 REUSED_B = 16 << 20
 """Arrays up to this size come from the heap, which keeps as much free memory at its end."""
@@ -123,8 +122,7 @@ def start_loaders(spec: LoaderSpec, settings: ActorSettings) -> None:
         start_loader(number, spec, settings)
 
 
-LoaderOfSource = Mapping[int, int]
-"""The source loader of each source."""
+LoaderOfSource = Mapping[int, int]  # the source loader of each source
 
 
 class GroupPlan(NamedTuple):

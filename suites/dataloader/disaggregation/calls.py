@@ -54,8 +54,7 @@ def ended(job: str, name: str) -> None:
         ray.kill(found(job, name), no_restart=True)
 
 
-READING_S = 5.0
-"""How long a source loader may take to say what it is reading, for an error's text."""
+READING_S = 5.0  # how long a source loader may take to say what it is reading, for an error's text
 
 
 RETRY_S = 0.05

@@ -22,8 +22,7 @@ from suites.training.balance import AssignmentMethod, assign
 GOLDEN = (5**0.5 - 1) / 2
 """Steps of an additive recurrence: of all, its counts stay closest to their weights (Kesten, 1966)."""
 
-BLOCK = 1024
-"""Steps whose counts are computed at once."""
+BLOCK = 1024  # steps whose counts are computed at once
 
 KNOWN_STEPS = 16
 """Steps of one block whose results are kept: the next ones that are asked for lie near to them."""
@@ -186,8 +185,7 @@ def divided(pieces: Pieces, spec: LoaderSpec, balance: BalanceSettings, step: in
     return [Pieces(*(one[low:high] for one in by_group)) for low, high in pairwise([0, *ends])]
 
 
-PLAN_AHEAD = 8
-"""Steps that are planned before they are asked for."""
+PLAN_AHEAD = 8  # steps that are planned before they are asked for
 
 
 class ActorSettings(NamedTuple):
@@ -216,14 +214,9 @@ def digest_of(spec: LoaderSpec, settings: ActorSettings) -> str:
     return sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()[:16]
 
 
-TARGET = 0.5
-"""Share of a step for which a source loader may be busy."""
-
-KEEP = 0.9
-"""Weight of the past in the moving averages, per plan."""
-
-PATIENCE = 8
-"""Plans for which another number must be wanted before it is used."""
+TARGET = 0.5  # share of a step for which a source loader may be busy
+KEEP = 0.9  # weight of the past in the moving averages, per plan
+PATIENCE = 8  # plans for which another number must be wanted before it is used
 
 
 class Autoscaler:

@@ -33,7 +33,6 @@ from suites.dataloader.batch import (
     one_line,
     open_file,
     packed,
-    tokenize,
 )
 from suites.dataloader.loaders.peers import from_workers
 
@@ -83,7 +82,7 @@ class MixedDocuments(IterableDataset[PackedBatch]):
         random = np.random.default_rng((spec.seed, place.dp_rank, worker))
         for step in itertools.count(worker, workers):
             drawn = random.choice(len(readers), spec.documents_per_group, p=weights_at(spec, step))
-            yield packed([tokenize(next(readers[source])) for source in drawn], spec, place)
+            yield packed([next(readers[source]) for source in drawn], spec, place)
 
 
 def weights_at(spec: LoaderSpec, step: int) -> NDArray[np.float64]:

@@ -23,7 +23,6 @@ from suites.dataloader.batch import (
     library,
     loads_with,
     packed,
-    tokenize,
 )
 from suites.dataloader.disaggregation.plan import Mixture, of_step
 from suites.dataloader.loaders.grain_map_mix import ArrayRecords
@@ -93,7 +92,7 @@ class StepsOfRank:
         order = np.random.default_rng((spec.seed, step)).permutation(len(sources))
         own = order[place.dp_rank :: spec.dp_size]
         numbers = zip(sources[own].tolist(), (begins[sources] + within)[own].tolist(), strict=True)
-        return packed([tokenize(self._document(source, number)) for source, number in numbers], spec, place)
+        return packed([self._document(source, number) for source, number in numbers], spec, place)
 
     def _document(self, source: int, number: int) -> bytes:
         given = self._spec.sources[source]

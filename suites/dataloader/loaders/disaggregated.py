@@ -63,7 +63,10 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
 
     def __next__(self) -> PackedBatch:
         while len(self._calls) < max(self._spec.prefetch, 1):
-            self._ask()
+            batches = self._constructor.batches.remote
+            self._calls.append(batches(self._asked, self._steps, self._place.cp_rank))
+            self._asked += self._steps
+            self._steps = min(2 * self._steps, self._most_steps)
         if not self._ready:
             call = self._calls[0]
             name, limit_s = f"constructor {self._place.dp_rank}", 6 * self._settings.timeout_s
@@ -74,12 +77,6 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
         batch_B = batch.tokens.nbytes + batch.segments.nbytes
         self._most_steps = min(max(self._call_B // max(batch_B, 1), 1), MOST_STEPS)
         return batch
-
-    def _ask(self) -> None:
-        call = self._constructor.batches.remote(self._asked, self._steps, self._place.cp_rank)
-        self._calls.append(call)
-        self._asked += self._steps
-        self._steps = min(2 * self._steps, self._most_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iteration is: the next step is all that is needed."""

@@ -34,8 +34,7 @@ from suites.dataloader.loaders.peers import children_since, constant_mixture, en
 
 FORMATS = ("array_record",)
 
-OPENING_THREADS = 16
-"""Threads that open sources at the same time, as in MaxText."""
+OPENING_THREADS = 16  # threads that open sources at the same time, as in MaxText
 
 apply = loads_with("grain_map_mix")
 unavailable = needs("grain", "array_record")

@@ -22,7 +22,6 @@ from suites.dataloader.batch import (
     library,
     loads_with,
     packed,
-    tokenize,
 )
 from suites.dataloader.loaders.peers import constant_mixture, in_one_line, needs
 
@@ -82,7 +81,7 @@ def _dataset(spec: LoaderSpec, place: RankPlace) -> Any:
 
 
 def _batch(spec: LoaderSpec, place: RankPlace, samples: Sequence[dict[str, str]]) -> PackedBatch:
-    return packed([tokenize(one["text"]) for one in samples], spec, place)
+    return packed([one["text"] for one in samples], spec, place)
 
 
 def _free(dataset: Any) -> None:

@@ -27,7 +27,6 @@ from suites.dataloader.batch import (
     library,
     loads_with,
     packed,
-    tokenize,
 )
 from suites.dataloader.loaders.peers import constant_mixture, in_one_line, needs
 
@@ -38,17 +37,13 @@ NEEDS_RAY = True
 LEAST_OBJECT_STORE_B = 2 << 30
 """Object store of the Ray session: it has blocks of hundreds of sources. Pages count as they are written."""
 
-ROUND_DOCUMENTS = 100_000
-"""Documents of a round at most, over all groups."""
-
-BLOCK_DOCUMENTS = 32
-"""Documents of a block at least: smaller blocks cost more than they carry."""
+ROUND_DOCUMENTS = 100_000  # documents of a round at most, over all groups
+BLOCK_DOCUMENTS = 32  # documents of a block at least: smaller blocks cost more than they carry
 
 SHUFFLED_BLOCKS = 8
 """Blocks in a rank's shuffle buffer, so that a batch has documents of several sources."""
 
-SEEDS = 1_000_003
-"""Between the seeds of rounds."""
+SEEDS = 1_000_003  # between the seeds of rounds
 
 COLUMN = "text"
 
@@ -131,7 +126,7 @@ def _round(spec: LoaderSpec, place: RankPlace, stream: Any, number: int) -> Iter
         local_shuffle_seed=seed,
     ):
         found = True
-        yield packed([tokenize(text.as_py()) for text in table[COLUMN]], spec, place)
+        yield packed([text.as_py() for text in table[COLUMN]], spec, place)
     if not found:
         raise LoaderError(
             f"Ray Data: the sources have fewer than {size} documents per group, in a round of all of them"

@@ -30,7 +30,6 @@ from suites.dataloader.batch import (
     library,
     loads_with,
     packed,
-    tokenize,
 )
 from suites.dataloader.loaders.peers import children_since, constant_mixture, end, in_one_line, needs
 
@@ -115,4 +114,4 @@ class PackedTensors:
     def __call__(self, texts: list[str]) -> Any:
         """Return the batch of these documents with tensors instead of arrays."""
         convert: Any = library("torch.utils.data").default_convert
-        return convert(packed([tokenize(text) for text in texts], self.spec, self.place))
+        return convert(packed(texts, self.spec, self.place))

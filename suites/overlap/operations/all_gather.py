@@ -21,8 +21,7 @@ from suites.overlap.workload import DECODE_HEAD_SIZE as HEAD_SIZE
 from suites.overlap.workload import DECODE_HEADS as HEADS
 from suites.overlap.workload import Subject
 
-POLLS = 256
-"""Reads of a message's last word before a rank pauses and looks at the clock."""
+POLLS = 256  # reads of a message's last word before a rank pauses and looks at the clock
 
 PAUSE_S = 2e-5
 
@@ -85,11 +84,8 @@ class SmallAllGather(RankShare):
         elements = self.workload.message_elements
         self._message = self.values("message", self.rank, elements)
         self._gather = Gather(subject, heap, elements)
+        self.received = self._gather.gathered
         self.sent_B = float((self.ranks - 1) * self._message.nbytes)
-
-    def forget(self) -> None:
-        """Make what the last run received invalid."""
-        self._gather.gathered.fill_(torch.nan)
 
     def run(self, chunks: int) -> None:
         """Gather once."""

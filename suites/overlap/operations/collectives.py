@@ -9,17 +9,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from suites.overlap.one_sided import OneSided
+from suites.overlap.symmetric.heap import SymmetricHeap
 from suites.overlap.workload import Subject
 
-CHECKED_ROWS = 48
-"""Rows of the result that are compared with float64, taken at equal distances."""
+CHECKED_ROWS = 48  # rows of the result that are compared with float64, taken at equal distances
 
 NOT_COMMUNICATED = 0
 """In place of a number of chunks: compute on what the buffers have, and communicate nothing."""
@@ -28,43 +28,23 @@ Spans = dict[str, list[tuple[float, float]]]
 """Begins and ends of what each lane did, by `time.perf_counter`: one clock for all ranks of a machine."""
 
 
-class TimedOperation(Protocol):
-    """One variant of an operation on one rank."""
-
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes that this rank must send, whatever the algorithm."""
-
-    def forget(self) -> None:
-        """Make what the last run received invalid, so that the next cannot use it."""
-
-    def run(self, chunks: int) -> None:
-        """Run it once. `chunks`: into how many a rank's part is divided, where the algorithm does."""
-
-    def compute(self) -> None:
-        """Run the computation without communication, in one part."""
-
-    def communicate(self, chunks: int) -> None:
-        """Run the communication without computation."""
-
-    def error(self) -> float:
-        """Return the largest error of checked rows of the last result, over their largest value."""
-
-
-class RankOfMany(Protocol):
-    """What knows this rank and their number: a link or a heap."""
-
-    rank: int
-    ranks: int
-
-
 class RankShare:
-    """A rank's share of an operation."""
+    """A rank's share of an operation, of which `sent_B` are the bytes that it must send.
 
-    def __init__(self, subject: Subject, place: RankOfMany) -> None:
+    `run(chunks)` does it once, with a rank's part in so many chunks where the algorithm has any; `compute()`
+    and `communicate(chunks)` do a part of it alone. `error()`: of checked rows, over their largest value.
+    """
+
+    def __init__(self, subject: Subject, place: OneSided | SymmetricHeap | RankGroup) -> None:
         self.subject, self.workload = subject, subject.workload
         self.rank, self.ranks = place.rank, place.ranks
         self.in_turn = subject.order == "ring"  # puts go to one peer at a time
+
+        self.received = torch.empty(0)  # what a run gets from others
+
+    def forget(self) -> None:
+        """Make what the last run received invalid, so that the next cannot use it."""
+        self.received.fill_(torch.nan)
 
     def values(self, name: str, rank: int, *shape: int) -> Tensor:
         """Return the same normal values on every rank that asks for those of `rank`."""

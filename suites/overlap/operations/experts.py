@@ -93,10 +93,6 @@ class RoutedShare(RankShare):
         """Use the rows of a part of the route from a rank."""
         raise NotImplementedError
 
-    def forget(self) -> None:
-        """Make what the last run received invalid."""
-        self.received.fill_(torch.nan)
-
     def run(self, chunks: int) -> None:
         """Do the operation once, by the subject's algorithm."""
         self.clear()

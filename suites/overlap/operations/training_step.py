@@ -130,8 +130,7 @@ def scattered_product(layer: Layer, x: Tensor, w: Tensor, meanwhile: Callable[[]
 LEARNING_RATE = 1e-9
 """So small that every step has the initial weights, whose gradients are known; an update costs the same."""
 
-BATCHES = 2
-"""Steps take turns with them: what one step has left in a buffer is wrong in the next."""
+BATCHES = 2  # steps take turns with them: what one step has left in a buffer is wrong in the next
 
 
 class BlockWeights(NamedTuple):
@@ -203,9 +202,6 @@ class TensorParallelStep(RankShare):
         layers = [layer for layers in self.layers for layer in layers]
         found = [(one.sent_B, one.computed_s) for layer in layers for one in (layer.gather, layer.scatter)]
         return [*found, (self.sent_B - sum(sent_B for sent_B, _ in found), 0.0)]
-
-    def forget(self) -> None:
-        """Do nothing: each run has another batch than the one before."""
 
     def run(self, chunks: int) -> None:
         """Do one step."""

@@ -18,8 +18,7 @@ from harness.instruments.triton_kernels.targets import Compilation
 from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import copy, get, notify, wait
 
-BLOCK = 1024
-"""Elements that a copier moves at once."""
+BLOCK = 1024  # elements that a copier moves at once
 
 
 @triton.jit

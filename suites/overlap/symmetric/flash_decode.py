@@ -25,12 +25,8 @@ from harness.instruments.triton_kernels.targets import Compilation
 from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import notify, symm_at, wait
 
-BL = 32
-"""Keys that a program of `attend` takes at once."""
-
-SPLITS = 4
-"""Chunks of a rank's keys."""
-
+BL = 32  # keys that a program of `attend` takes at once
+SPLITS = 4  # chunks of a rank's keys
 LOWEST = tl.constexpr(-1e30)  # finite, so that no keys at all leave no NaN
 
 

@@ -20,16 +20,14 @@ from harness.instruments.torch_internals import symmetric_memory
 from harness.instruments.triton_kernels.launch import Grid, launch
 from harness.records import Unavailable
 
-ALIGNMENT_B = 64
-"""Alignment of every tensor: a cache line, and what GPUs load at once."""
+ALIGNMENT_B = 64  # alignment of every tensor: a cache line, and what GPUs load at once
 
 TIMEOUT_NS = 30_000_000_000
 
 HEAP = {"signals": "*i32", "heaps": "*i64", "faults": "*i32", "rank": "i32", "epoch": "i32"}
 """Types of what kernels that use the heaps take."""
 
-ODD = ("rank", "epoch")
-"""Those that are no multiples of 16; see `Compilation`."""
+ODD = ("rank", "epoch")  # those that are no multiples of 16; see `Compilation`
 
 WAITED_FOR = {1: "signal", 2: "word"}
 """What a kernel waited for in vain, by the first element of `faults`."""

@@ -22,8 +22,7 @@ from harness.instruments.triton_kernels.targets import Compilation
 from suites.overlap.symmetric.heap import ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import get_words, put_words
 
-BLOCK = 256
-"""Words per program: two for each thread of four warps."""
+BLOCK = 256  # words per program: two for each thread of four warps
 
 
 @triton.jit

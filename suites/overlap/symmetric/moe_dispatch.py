@@ -27,11 +27,8 @@ from harness.instruments.triton_kernels.targets import Compilation
 from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import notify, put, wait
 
-BLOCK = 1024
-"""Elements that a program moves at once."""
-
-SENDERS = 2
-"""Programs per expert: each sends every SENDERS-th row."""
+BLOCK = 1024  # elements that a program moves at once
+SENDERS = 2  # programs per expert: each sends every SENDERS-th row
 
 
 class Routes(NamedTuple):
