@@ -36,10 +36,9 @@ from suites.dataloader.batch import (
     context_slice,
     pack,
     tokenize,
-    with_ends,
 )
 from suites.dataloader.disaggregation import actors, source_reader
-from suites.dataloader.disaggregation.actors import LoaderReport, Planner, SourceLoader, start_loader
+from suites.dataloader.disaggregation.actors import LoaderReport, Planner, start_loader
 from suites.dataloader.disaggregation.calls import answer, ended, found
 from suites.dataloader.disaggregation.plan import (
     BLOCK,
@@ -92,10 +91,11 @@ def specification(sources: tuple[Source, ...], **more: Any) -> LoaderSpec:
 CHANGING = (MixturePhase(0, (0.5, 0.25, 0.25)), MixturePhase(1500, (0.0, 0.1, 0.9)))
 
 
+ARRAYS = ("tokens", "segments", "pieces")
+
+
 def is_same(one: PackedBatch, other: PackedBatch) -> bool:
-    return all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("tokens", "segments", "pieces")
-    )
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ARRAYS)
 
 
 def test_counts_add_up_to_each_step_and_follow_weights_that_change_whatever_was_asked_before(tmp_path):
@@ -187,17 +187,6 @@ def test_a_document_cut_inside_a_character_has_its_bytes_and_one_end(tmp_path: P
         if first + length <= len(whole):
             piece = Pieces(*(np.array([one]) for one in (0, 0, first, length)))
             assert reader.tokens(piece).tolist() == whole[first : first + length]
-
-
-def test_what_was_read_ahead_is_returned_while_more_is_read(tmp_path: Path) -> None:
-    loader = SourceLoader(specification(corpus(tmp_path)))
-    loader.lengths({1: (0, 3)}, {1: 0})
-    whole = tokenize(text_of(1, 2))
-    piece = Pieces(*(np.array([one]) for one in (1, 2, 0, len(whole))))
-    with ThreadPoolExecutor(1) as pool, loader._lock:  # as while another call reads
-        text = pool.submit(loader.text, piece).result(60)
-    assert with_ends(text.astype(np.uint16)).tolist() == whole.tolist()
-    assert loader._reader.kept_text(piece._replace(samples=np.array([3]))) is None
 
 
 @pytest.fixture
@@ -330,11 +319,8 @@ def session() -> Iterator[Any]:
     one.close()
 
 
-Opened = Callable[..., Any]
-
-
 @pytest.fixture
-def opened(session: Any, request: pytest.FixtureRequest) -> Iterator[Opened]:
+def opened(session: Any, request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
     """Open a loader of this test's own job; its actors end with the test."""
     from suites.dataloader.loaders.disaggregated import DisaggregatedLoader, end_actors
 
@@ -353,8 +339,7 @@ def opened(session: Any, request: pytest.FixtureRequest) -> Iterator[Opened]:
 def take(loader: Any, steps: int) -> list[PackedBatch]:
     """Return the next batches, copied: a loader's own end with it."""
     taken = (next(loader) for _ in range(steps))
-    arrays = ("tokens", "segments", "pieces")
-    return [one._replace(**{name: np.array(getattr(one, name)) for name in arrays}) for one in taken]
+    return [one._replace(**{name: np.array(getattr(one, name)) for name in ARRAYS}) for one in taken]
 
 
 class Undisturbed(NamedTuple):
@@ -461,7 +446,7 @@ def test_more_bad_samples_than_are_allowed_are_named(planned, tmp_path):
         planned(spec)._note(LoaderReport(lengths, reader.bad_samples(), reader.read_s))
 
 
-def test_a_source_that_hangs_is_named(opened: Opened, tmp_path: Path) -> None:
+def test_a_source_that_hangs_is_named(opened, tmp_path: Path) -> None:
     import ray
 
     sources = corpus(tmp_path)

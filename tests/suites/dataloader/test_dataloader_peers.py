@@ -37,7 +37,6 @@ LIBRARIES = {
     "ray_data": ["ray.data"],
 }
 EVERY_LOADER = [
-    ("synchronous", "jsonl"),
     ("grain_iter_mix", "parquet"),
     ("baseline_loader", "jsonl"),
     ("torchdata_nodes", "parquet"),
