@@ -30,7 +30,7 @@ from harness.records import Unavailable
 from suites.profiling.workload import Workload
 from suites.training.on_rank import device
 from suites.training.step import TrainingStep
-from suites.training.techniques import Techniques, apply_techniques, build_step
+from suites.training.techniques import build_step
 from suites.training.trainer import Batch, Trainer
 
 
@@ -172,10 +172,6 @@ class Subject:
     seed: int
     step: TrainingStep
     injection: Injection | None = None
-
-    def with_techniques(self, techniques: Techniques) -> Subject:
-        """Return the subject with the techniques of an optimization's list."""
-        return replace(self, step=apply_techniques(self.step, techniques))
 
     def with_injection(self, rank: int | None = None, **fields: Any) -> Subject:
         """Return the subject with an injection into a rank, or the last; raises `Unavailable` without it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
@@ -73,9 +73,6 @@ SHARED: Techniques = [{"attention": {"kernel": "flash"}}]
 """Techniques that plain PyTorch has too where a variant is compared with it."""
 
 
-SpeedPattern = Literal["full", "one_slow", "steady", "alternating"]
-
-
 @dataclass(frozen=True, slots=True)
 class Speeds:
     """How fast ranks compute: all at full speed, one slow, all at the mean, or each in turn slow and full.
@@ -84,7 +81,7 @@ class Speeds:
     by itself.
     """
 
-    pattern: SpeedPattern = "full"
+    pattern: Literal["full", "one_slow", "steady", "alternating"] = "full"
     dwell_s: float = 0.0
     together: bool = False
 
@@ -97,10 +94,6 @@ class Subject:
     seed: int
     step: TrainingStep
     speeds: Speeds = Speeds()
-
-    def at(self, pattern: SpeedPattern, dwell_s: float = 0.0, together: bool = False) -> Subject:
-        """Return the subject at other speeds."""
-        return replace(self, speeds=Speeds(pattern, dwell_s, together))
 
 
 class Dwell(NamedTuple):

@@ -37,6 +37,7 @@ from suites.profiling.workload import Workload
 from suites.training.correctness import check_on_ranks
 from suites.training.shared_trainers import shared
 from suites.training.techniques import Techniques, build_step
+from suites.training.techniques import apply_techniques as with_techniques
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -53,7 +54,7 @@ def build(workload: Json, seed: int) -> Subject:
 
 def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
     """Return the subject with the techniques of an optimization's list."""
-    return subject.with_techniques(techniques)
+    return replace(subject, step=with_techniques(subject.step, techniques))
 
 
 def bf16_FLOP(subject: Subject) -> float:

@@ -24,7 +24,6 @@ from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
     PackedBatch,
-    Tokens,
     context_slice,
     pack,
     with_ends,
@@ -281,14 +280,6 @@ class Planner(LoaderActor):
             )
 
 
-class BuiltStep(NamedTuple):
-    """Full rows of a step (R, C), and the pieces in them."""
-
-    tokens: Tokens
-    segments: NDArray[np.uint16]
-    pieces: Pieces
-
-
 class Constructor(LoaderActor):
     """Packs a data-parallel group's documents into rows, and cuts them for its context-parallel ranks."""
 
@@ -297,7 +288,7 @@ class Constructor(LoaderActor):
         self._spec, self._group = spec, group
         self._calls = ActorCalls(settings)
         self._lock = threading.Lock()
-        self._rows: dict[tuple[int, int], Future[list[BuiltStep]]] = {}
+        self._rows: dict[tuple[int, int], Future[list[PackedBatch]]] = {}
 
     def batches(self, first: int, count: int, cp_rank: int) -> list[PackedBatch]:
         """Return a rank's batches of `count` steps from step `first` on."""
@@ -305,7 +296,7 @@ class Constructor(LoaderActor):
         rows = self._built(first, count) if alone else self._shared(first, count)
         return [self._slice(one, cp_rank) for one in rows]
 
-    def _shared(self, first: int, count: int) -> list[BuiltStep]:
+    def _shared(self, first: int, count: int) -> list[PackedBatch]:
         """Return what the first of the group's ranks that asks for it builds; it is kept for the others."""
         key = (first, count)
         with self._lock:
@@ -324,30 +315,26 @@ class Constructor(LoaderActor):
                 built.set_exception(error)
         return built.result()
 
-    def _slice(self, built: BuiltStep, cp_rank: int) -> PackedBatch:
-        size, pieces = self._spec.cp_size, built.pieces
-        return PackedBatch(
-            context_slice(built.tokens, size, cp_rank),
-            context_slice(built.segments, size, cp_rank),
-            int((pieces.firsts == 0).sum()),
-            int(pieces.lengths.sum()),
-            np.stack(pieces, axis=1),
-        )
+    def _slice(self, rows: PackedBatch, cp_rank: int) -> PackedBatch:
+        tokens, segments = (context_slice(one, self._spec.cp_size, cp_rank) for one in rows[:2])
+        return rows._replace(tokens=tokens, segments=segments)
 
-    def _built(self, first: int, count: int) -> list[BuiltStep]:
+    def _built(self, first: int, count: int) -> list[PackedBatch]:
+        """Return the full rows of these steps."""
         plan: GroupPlan = self._calls.planner("plan", self._group, first, count)
         every = Pieces(*(np.concatenate(parts) for parts in zip(*plan.steps, strict=True)))
-        sizes = [len(one.lengths) for one in plan.steps]
         loaders = [
             np.array([route[one] for one in step.sources.tolist()], np.int64)
             for step, route in zip(plan.steps, plan.routes, strict=True)
         ]
         parts = iter(self._text(every, np.concatenate(loaders)))
-        packed = [pack(list(islice(parts, size)), self._spec.context_length) for size in sizes]
-        return [
-            BuiltStep(with_ends(tokens), segments, pieces)
-            for (tokens, segments), pieces in zip(packed, plan.steps, strict=True)
-        ]
+        batches = []
+        for pieces in plan.steps:
+            own = list(islice(parts, len(pieces.lengths)))
+            tokens, segments = pack(own, self._spec.context_length)
+            counts = int((pieces.firsts == 0).sum()), int(pieces.lengths.sum())
+            batches.append(PackedBatch(with_ends(tokens), segments, *counts, np.stack(pieces, axis=1)))
+        return batches
 
     def _text(self, pieces: Pieces, loader_of: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Return the text of each piece, from the source loaders that have them."""

@@ -5,17 +5,16 @@ Which documents each step takes from each source is a closed formula of the step
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from hashlib import sha256
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.records import digest
 from suites.dataloader.batch import LoaderError, LoaderSpec
 from suites.training.balance import AssignmentMethod, assign
 
@@ -211,7 +210,7 @@ def digest_of(spec: LoaderSpec, settings: ActorSettings) -> str:
     order = {name: given[name] for name in names}
     order["sources"] = [(one.name, one.samples, one.text_B) for one in spec.sources]
     order["balance"] = tuple(settings.balance)
-    return sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()[:16]
+    return digest(order)
 
 
 TARGET = 0.5  # share of a step for which a source loader may be busy
