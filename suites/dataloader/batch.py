@@ -1,8 +1,6 @@
 """What every loader of the dataloader suite gets and returns: sources, a specification, and packed batches.
 
-Tokens are bytes of UTF-8 text; every document ends with END. Shapes: rows R, context length C, cp_size P. A
-variant of the suite is one loader for a workload. Loaders of different documents compare by the FLOP of a
-training step. Files are plain or as slow as an emulated storage, and errors of reading them are one line.
+Tokens are bytes of UTF-8 text; every document ends with END. Shapes: rows R, context length C, cp_size P.
 """
 
 from __future__ import annotations
@@ -25,14 +23,9 @@ from suites.training.balance import DocumentCost, flop_of_document
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-END = 256
-"""The token after each document."""
-
-END_BYTE = 0xFF
-"""Stands for END where a document's text goes as bytes: UTF-8 has no such byte."""
-
-PADDING = 0
-"""Token and segment where a row has no document: segments of documents count from 1."""
+END = 256  # the token after each document
+END_BYTE = 0xFF  # stands for END where a document's text goes as bytes: UTF-8 has no such byte
+PADDING = 0  # token and segment where a row has no document: segments of documents count from 1
 
 Tokens = NDArray[np.uint16]
 
@@ -72,6 +65,11 @@ class LoaderSpec:
     options: dict[str, Any] = field(default_factory=dict)  # of one loader alone
 
     @property
+    def is_slow(self) -> bool:
+        """Return whether reads of files take the time of an emulated storage."""
+        return self.read_delay_s > 0 or self.read_B_per_s > 0
+
+    @property
     def documents_per_group(self) -> int:
         """Return the documents of one data-parallel group per step."""
         return self.documents_per_step // self.dp_size
@@ -90,11 +88,11 @@ class RankPlace(NamedTuple):
 
 
 class PackedBatch(NamedTuple):
-    """Documents packed into rows, for one rank.
+    """Documents packed into rows, for one rank: `tokens` and `segments` (R, C / P).
 
-    `tokens` and `segments` (R, C / P): a token's document within its row, from 1; 0 is padding. `documents`
-    and `real_tokens` count those of the full rows, whatever the slice. `pieces` (n, 4), where the loader
-    knows them: source, document, first token and length of each part of a document in the rows.
+    A segment is a token's document within its row, from 1; 0 is padding. `documents` and `real_tokens` count
+    the full rows. `pieces` (n, 4), where the loader knows them: source, document, first token and length of
+    each part.
     """
 
     tokens: Tokens
@@ -111,25 +109,21 @@ class LoaderError(RuntimeError):
 def pack(
     documents: Sequence[Tokens | NDArray[np.uint8]], context_length: int
 ) -> tuple[Tokens, NDArray[np.uint16]]:
-    """Return rows of tokens and segments (R, C): first-fit decreasing; none is split.
+    """Return rows of tokens and segments (R, C): first-fit decreasing; none is split, nor longer than a row.
 
-    Documents may be bytes, in which END is END_BYTE: `with_ends` makes it END again. None may be longer than
-    a row: `split` divides them. Documents of equal length keep their order.
+    Documents may be bytes, in which END is END_BYTE: `with_ends` makes it END again.
     """
     sizes = np.array([len(one) for one in documents], np.int64)
     order = np.argsort(-sizes, kind="stable")
-    if len(order) and (longest := int(sizes[order[0]])) > context_length:
-        raise ValueError(f"a document of {longest} tokens is longer than a row of {context_length}")
-    row_of, used = first_fit(sizes[order], context_length)
-    tokens = np.empty((len(used), context_length), np.uint16)
-    segments = np.empty((len(used), context_length), np.uint16)
-    at, numbers = [0] * len(used), [0] * len(used)
+    row_of = first_fit(sizes[order], context_length)
+    rows = max(row_of, default=-1) + 1
+    tokens = np.full((rows, context_length), PADDING, np.uint16)
+    segments = np.zeros_like(tokens)
+    at, numbers = [0] * rows, [0] * rows
     for one, row in zip(order.tolist(), row_of, strict=True):
         begin, end = at[row], at[row] + len(documents[one])
         at[row], numbers[row] = end, numbers[row] + 1
         tokens[row, begin:end], segments[row, begin:end] = documents[one], numbers[row]
-    for row, end in enumerate(used):
-        tokens[row, end:], segments[row, end:] = PADDING, 0
     return tokens, segments
 
 
@@ -139,10 +133,10 @@ def with_ends(tokens: Tokens) -> Tokens:
     return tokens
 
 
-def first_fit(sizes: NDArray[np.int64], context_length: int) -> tuple[list[int], list[int]]:
-    """Return the row of each document, of descending sizes, and the tokens in each row.
+def first_fit(sizes: NDArray[np.int64], context_length: int) -> list[int]:
+    """Return the row of each document, of descending sizes: the first one with room for it.
 
-    Each goes to the first row with room for it. Full ones need no search: they are the first rows.
+    Full ones need no search: they are the first rows.
     """
     full = int((sizes == context_length).sum())
     row_of, rows = list(range(full)), full
@@ -153,7 +147,7 @@ def first_fit(sizes: NDArray[np.int64], context_length: int) -> tuple[list[int],
         rows = max(rows, row + 1)
         free[row] -= size
         row_of.append(row)
-    return row_of, (context_length - free[:rows]).tolist()
+    return row_of
 
 
 def split(document: Tokens, context_length: int) -> list[Tokens]:
@@ -164,19 +158,19 @@ def split(document: Tokens, context_length: int) -> list[Tokens]:
 def tokenize(text: str | bytes) -> Tokens:
     """Return the bytes of a document's text as tokens, and END."""
     data = text.encode() if isinstance(text, str) else text
-    tokens = np.empty(len(data) + 1, np.uint16)
-    tokens[:-1] = np.frombuffer(data, np.uint8)
-    tokens[-1] = END
-    return tokens
+    return np.append(np.frombuffer(data, np.uint8), np.uint16(END))
 
 
-def packed(documents: Sequence[Tokens], spec: LoaderSpec, place: RankPlace) -> PackedBatch:
-    """Return a rank's batch of whole documents: split, packed, and the rank's slice of each row.
+def packed(
+    documents: Sequence[Tokens] | Sequence[str | bytes], spec: LoaderSpec, place: RankPlace
+) -> PackedBatch:
+    """Return a rank's batch of whole documents, tokens or texts: split, packed, the rank's slice of each row.
 
     With context parallelism rows are cut into 2 P parts; rank i gets parts i and 2 P - 1 - i, which balances
     causal attention (Llama 3, arXiv 2407.21783).
     """
-    parts = [part for one in documents for part in split(one, spec.context_length)]
+    tokens_of = (one if isinstance(one, np.ndarray) else tokenize(one) for one in documents)
+    parts = [part for one in tokens_of for part in split(one, spec.context_length)]
     tokens, segments = pack(parts, spec.context_length)
     return PackedBatch(
         context_slice(tokens, spec.cp_size, place.cp_rank),
@@ -198,9 +192,9 @@ def context_slice(rows: NDArray[np.uint16], cp_size: int, cp_rank: int) -> NDArr
 class Subject:
     """One loader: the module `suites/dataloader/loaders/<loader>.py`, with options of its own (plain JSON).
 
-    Its `FORMATS` are the file formats that it reads, those that are preferred first. `batches(spec, place)`
-    returns a rank's batches without end; closing that iterator ends what it has started. It raises
-    `Unavailable` for what the loader cannot do, and `LoaderError` where a file cannot be read.
+    Its `FORMATS` are the file formats that it reads, the preferred ones first. `batches(spec, place)` returns
+    a rank's batches without end; closing that iterator ends what it has started. It raises `Unavailable` for
+    what the loader cannot do, and `LoaderError` where a file cannot be read.
     """
 
     workload: Workload
@@ -228,16 +222,11 @@ def flop_of_model(hidden_size: int, layers: int, heads: int) -> DocumentCost:
 
 
 def flop_of_queries(flop: DocumentCost, queries: int, keys: int) -> float:
-    """Return the FLOP of the last `queries` of a document's first `keys` tokens.
-
-    Over parts of a document of n tokens it sums to linear n + quadratic n^2, as `balance.cost` counts.
-    """
+    """Return the FLOP of the last `queries` of a document's first `keys` tokens; parts add up."""
     return flop.linear * queries + flop.quadratic * (keys**2 - (keys - queries) ** 2)
 
 
-BUFFER_B = 64 << 10
-"""Buffer of each open file: hundreds are open at once."""
-
+BUFFER_B = 64 << 10  # buffer of each open file: hundreds are open at once
 
 INSTALL = "pip install throughput-harness[dataloader]"
 
@@ -266,25 +255,15 @@ def one_line(error: BaseException) -> str:
 
 
 class Throttle:
-    """The emulated speed of one file handle: a delay before each read, then its bytes at a rate.
-
-    Reads of one handle follow one another, whichever threads issue them.
-    """
+    """The emulated speed of one file handle, for all threads: a delay before each read, then a rate."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._delay_s, self._rate_B_per_s = spec.read_delay_s, spec.read_B_per_s
         self._lock = threading.Lock()
         self._free_s = 0.0  # when the handle has served all reads so far
 
-    @property
-    def slow(self) -> bool:
-        """Return whether reads wait at all."""
-        return self._delay_s > 0 or self._rate_B_per_s > 0
-
     def wait(self, size_B: int, begin_s: float) -> None:
         """Sleep until a read of this size, issued at `begin_s` (of `time.perf_counter`), would be done."""
-        if not self.slow:
-            return
         taken_s = self._delay_s + (size_B / self._rate_B_per_s if self._rate_B_per_s > 0 else 0.0)
         with self._lock:
             self._free_s = max(begin_s, self._free_s) + taken_s
@@ -299,9 +278,9 @@ class SlowFile(io.FileIO):
     read = io.RawIOBase.read  # type: ignore[assignment] # by way of `readinto`
     readall = io.RawIOBase.readall
 
-    def __init__(self, path: str, throttle: Throttle) -> None:
+    def __init__(self, path: str, spec: LoaderSpec) -> None:
         super().__init__(path)
-        self._throttle = throttle
+        self._throttle = Throttle(spec)
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Read into the buffer and return the bytes read, after the time that the storage takes."""
@@ -312,11 +291,7 @@ class SlowFile(io.FileIO):
 
 
 def open_file(path: str, spec: LoaderSpec) -> BinaryIO:
-    """Return the file, open for reading, as fast as the specification's emulated storage.
-
-    Raises `OSError` where it cannot be opened.
-    """
-    throttle = Throttle(spec)
-    if not throttle.slow:
+    """Return the file, open for reading, as fast as the emulated storage; raises `OSError`."""
+    if not spec.is_slow:
         return open(path, "rb", buffering=BUFFER_B)
-    return io.BufferedReader(SlowFile(path, throttle), BUFFER_B)
+    return io.BufferedReader(SlowFile(path, spec), BUFFER_B)

@@ -1,7 +1,6 @@
 """Corpora on disk: written once in a format, found again by digest and settings, described by a JSON index.
 
-For example, `write(None, "parquet", sources_of_text(306)).sources`. Sources of documents are files of
-installed packages; those of one are written into one file of each format, as users write them.
+Sources of documents are files of installed packages, written into one file of each format.
 """
 
 from __future__ import annotations
@@ -17,58 +16,45 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from harness import records
 from harness.records import Unavailable
 from suites.dataloader.batch import LoaderError, Source, library
-from suites.dataloader.installed_files import FileEntry, content_of, default_roots, grouped, usable
+from suites.dataloader.installed_files import (
+    FileEntry,
+    GeneratedDocuments,
+    content_of,
+    default_roots,
+    grouped,
+    usable,
+)
 
-TEXT_SOURCES = 306
-"""Number of sources of the paper's data set navit_data."""
-
-FEWEST_DOCUMENTS = 4
-"""A source of text has at least as many documents."""
-
-
-class Documents(Protocol):
-    """Documents of several sources, by number. `digest` identifies them all."""
-
-    @property
-    def digest(self) -> str: ...  # noqa: D102
-
-    @property
-    def names(self) -> Sequence[str]: ...  # noqa: D102
-
-    def sizes_B(self, source: int) -> Sequence[int]:
-        """Return the bytes of each document of a source."""
-
-    def document(self, source: int, number: int) -> bytes:
-        """Return one document."""
+FEWEST_DOCUMENTS = 4  # a source of text has at least as many documents
 
 
 class FileDocuments(NamedTuple):
-    """Documents that are files."""
+    """Documents of several sources that are files, and the bytes of each. `digest` identifies them all."""
 
     names: tuple[str, ...]
     files: tuple[tuple[str, ...], ...]
-    file_sizes_B: tuple[tuple[int, ...], ...]
+    sizes_B: tuple[tuple[int, ...], ...]
     digest: str
-
-    def sizes_B(self, source: int) -> Sequence[int]:
-        """Return the bytes of each document of a source."""
-        return self.file_sizes_B[source]
 
     def document(self, source: int, number: int) -> bytes:
         """Return the content of one file; raises `LoaderError` where its size has changed since."""
         path = self.files[source][number]
         data = content_of(path)
-        if len(data) != self.file_sizes_B[source][number]:
-            name = self.names[source]
-            raise LoaderError(f"source {name}, file {path}: it has changed since it was described")
+        if len(data) != self.sizes_B[source][number]:
+            raise LoaderError(
+                f"source {self.names[source]}, file {path}: it has changed since it was described"
+            )
         return data
+
+
+Documents = FileDocuments | GeneratedDocuments
 
 
 def cache_folder() -> Path:
@@ -77,14 +63,12 @@ def cache_folder() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "throughput-harness"
 
 
-def sources_of_text(count: int = TEXT_SOURCES) -> FileDocuments:
+def sources_of_text(count: int) -> FileDocuments:
     """Return the largest pairs of package and kind of text file, with a digest of names, sizes and contents.
 
-    A document is a file of UTF-8 text of 1 byte to 1 MiB, unpacked where it ends in .gz. Pairs are ordered by
-    bytes on disk and have at least four documents. The result is kept in the cache's folder and used again
-    while no file's size or time has changed.
-
-    Raises `Unavailable`, with the number found, where there are fewer pairs.
+    A document is a file of UTF-8 text of 1 byte to 1 MiB, unpacked where it ends in .gz. The result is kept
+    in the cache's folder while no file's size or time has changed. Raises `Unavailable` where there are fewer
+    pairs.
     """
     roots = default_roots()
     groups = grouped(roots)
@@ -139,13 +123,6 @@ def _fingerprint(groups: Mapping[str, Sequence[FileEntry]], count: int) -> str:
     return total.hexdigest()[:16]
 
 
-class WrittenAs(NamedTuple):
-    """The suffix of a file's name, and the function that writes one; row groups are Parquet's alone."""
-
-    suffix: str
-    write: Callable[[Path, Iterable[bytes], int], None]
-
-
 def _jsonl(path: Path, documents: Iterable[bytes], row_group_rows: int) -> None:
     with open(path, "w", encoding="utf-8") as file:
         for one in documents:
@@ -182,24 +159,28 @@ def _mds(path: Path, documents: Iterable[bytes], row_group_rows: int) -> None:
             writer.write({"text": one.decode()})
 
 
-WRITTEN_AS = {
-    "jsonl": WrittenAs("jsonl", _jsonl),
-    "parquet": WrittenAs("parquet", _parquet),
-    "array_record": WrittenAs("array_record", _array_record),
-    "webdataset": WrittenAs("tar", _webdataset),
-    "mds": WrittenAs("mds", _mds),
+WRITTEN_BY: dict[str, Callable[[Path, Iterable[bytes], int], None]] = {
+    "jsonl": _jsonl,
+    "parquet": _parquet,
+    "array_record": _array_record,
+    "webdataset": _webdataset,
+    "mds": _mds,
 }
-"""How each format is written. An "mds" file is a folder with an index and shards of its own."""
+"""What writes a file of each format. One of "mds" is a folder with an index and shards of its own."""
 
 INDEX = "index.json"
 INDEX_VERSION = 2
 
 
 class Corpus(NamedTuple):
-    """Sources in one format in a folder. `digest`: of names, sizes and contents, whatever the format."""
+    """Sources in one format in a folder, and the size of each file; None: a folder.
+
+    `digest`: of names, sizes and contents, whatever the format.
+    """
 
     digest: str
     sources: tuple[Source, ...]
+    file_B: tuple[int | None, ...]
 
     @property
     def text_B(self) -> int:
@@ -207,21 +188,12 @@ class Corpus(NamedTuple):
         return sum(one.text_B for one in self.sources)
 
 
-class CorpusIndex(NamedTuple):
-    """What a corpus's index has: its sources with their files' names, and the size of each file."""
-
-    digest: str
-    sources: tuple[Source, ...]
-    file_B: tuple[int | None, ...]  # None: a folder
-
-
 def write(folder: str | Path | None, format: str, documents: Documents, row_group_rows: int = 0) -> Corpus:
     """Return the corpus of these documents, written in `folder` (by default the cache) unless it is there.
 
-    Formats: jsonl, parquet, array_record, webdataset and mds. `row_group_rows`: of Parquet; 0 leaves
-    pyarrow's default, 2^20 rows, which is one row group per file here. A corpus appears at once when it is
-    complete; two processes may write it at the same time. Raises `LoaderError` where an existing one is
-    damaged, `Unavailable` where the format's library is missing.
+    `row_group_rows`: of Parquet; 0 leaves pyarrow's default, one row group per file here. A corpus appears at
+    once when it is complete; two processes may write it at the same time. Raises `LoaderError` where an
+    existing one is damaged, `Unavailable` where the format's library is missing.
     """
     root = Path(folder) if folder is not None else cache_folder()
     key = records.digest([INDEX_VERSION, format, documents.digest, list(documents.names), row_group_rows])
@@ -239,12 +211,9 @@ def write(folder: str | Path | None, format: str, documents: Documents, row_grou
 
 
 def load(folder: Path) -> Corpus:
-    """Return the corpus that `write` has put into this folder.
-
-    Raises `LoaderError` where the index is missing or damaged, or a file's size is not what was written.
-    """
+    """Return the corpus in this folder; raises `LoaderError` where it is not what was written."""
     try:
-        index = msgspec.json.decode((folder / INDEX).read_bytes(), type=CorpusIndex)
+        index = msgspec.json.decode((folder / INDEX).read_bytes(), type=Corpus)
         for source, size_B in zip(index.sources, index.file_B, strict=True):
             found_B = (folder / source.file).stat().st_size
             if size_B not in (None, found_B):
@@ -252,27 +221,23 @@ def load(folder: Path) -> Corpus:
                     f"source {source.name}, file {folder / source.file}: it has {found_B} bytes, {size_B} "
                     "were written; remove the folder"
                 )
-    except FileNotFoundError as error:
-        raise LoaderError(f"corpus {folder}: {error.filename} does not exist; remove the folder") from error
     except (OSError, ValueError) as error:
-        raise LoaderError(f"corpus {folder}: its index is damaged ({error}); remove the folder") from error
-    sources = tuple(one._replace(file=str(folder / one.file)) for one in index.sources)
-    return Corpus(index.digest, sources)
+        raise LoaderError(f"corpus {folder}: it is damaged ({error}); remove the folder") from error
+    return index._replace(sources=tuple(one._replace(file=str(folder / one.file)) for one in index.sources))
 
 
-def _written(folder: Path, format: str, documents: Documents, row_group_rows: int) -> CorpusIndex:
-    """Write all sources, each one's documents in an order shuffled once, and return their index."""
-    suffix, write_file = WRITTEN_AS[format]
+def _written(folder: Path, format: str, documents: Documents, row_group_rows: int) -> Corpus:
+    """Write all sources, each one's documents in an order shuffled once; return them with files' names."""
     sources, files_B = [], []
     for source, name in enumerate(documents.names):
-        sizes_B = documents.sizes_B(source)
+        sizes_B = documents.sizes_B[source]
         order = list(range(len(sizes_B)))
         random.Random(f"0 {name}").shuffle(order)
-        path = folder / f"{source:04d}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{suffix}"
-        write_file(path, (documents.document(source, one) for one in order), row_group_rows)
+        path = folder / f"{source:04d}-{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{format}"
+        WRITTEN_BY[format](path, (documents.document(source, one) for one in order), row_group_rows)
         sources.append(Source(name, path.name, format, len(order), int(sum(sizes_B))))
         files_B.append(path.stat().st_size if path.is_file() else None)
-    return CorpusIndex(documents.digest, tuple(sources), tuple(files_B))
+    return Corpus(documents.digest, tuple(sources), tuple(files_B))
 
 
 def _publish(part: Path, target: Path) -> None:

@@ -1,12 +1,9 @@
 """The dataloader_balance suite: which data-parallel group trains on which document, and what balance gains.
 
-Steps are simulated: a step costs what its slowest group costs, and nothing else takes time. A document costs
-its FLOP, or seconds that were fitted to timed steps. All methods of assignment get the same documents, cut to
-the context length or joined into rows. Sizes: items N.
-
-published_lengths.jsonl has lengths of real documents in tokens, as quantiles with their sources. A length is
-drawn by its inverse distribution: a uniform number between 0 and 1 is a probability, and between two
-quantiles the logarithm of the length is linear in it.
+Steps are simulated: a step costs what its slowest group costs. A document costs its FLOP, or seconds fitted
+to timed steps. All methods get the same documents, cut to the context length or joined into rows. Sizes:
+items N. published_lengths.jsonl has quantiles of real documents' lengths, with their sources; between two
+quantiles the logarithm of the length is linear in the probability.
 """
 
 from __future__ import annotations
@@ -16,15 +13,14 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
-from suites.dataloader.document_seconds import cost_of, timed_steps_of
+from suites.dataloader.document_seconds import cost_of
 from suites.dataloader.workload import DataloaderBalanceWorkload
 from suites.training.balance import (
     AssignmentMethod,
@@ -51,42 +47,37 @@ class Subject:
 FILE = Path(__file__).parent / "published_lengths.jsonl"
 
 
-class LengthTable:
+class LengthTable(NamedTuple):
     """Quantiles of lengths: probabilities (Q,), rising from 0 to 1, and tokens (Q,)."""
 
-    def __init__(self, probability: NDArray[np.float64], tokens: NDArray[np.int64], source: str) -> None:
-        self.probability, self.tokens, self.source = probability, tokens, source
+    probability: FloatArray
+    tokens: FloatArray
 
-    def at(self, probability: NDArray[np.float64]) -> NDArray[np.int64]:
+    def at(self, probability: FloatArray) -> IntArray:
         """Return the lengths, at least 1 token each, below which these shares of all documents lie."""
-        drawn = np.exp(np.interp(probability, self.probability, np.log(self.tokens)))
-        return np.maximum(1, np.rint(drawn)).astype(np.int64)
+        return whole(np.exp(np.interp(probability, self.probability, np.log(self.tokens))))
 
-    def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the lengths of documents that are drawn independently."""
-        return self.at(rng.random(count))
+
+def whole(tokens: FloatArray) -> IntArray:
+    """Return lengths as whole numbers of at least 1."""
+    return np.maximum(1, np.rint(tokens)).astype(np.int64)
 
 
 @cache
 def published_lengths() -> dict[str, LengthTable]:
     """Return the tables by the name of their documents."""
-    tables = {}
-    for line in FILE.read_text().splitlines():
-        row = json.loads(line)
-        probability, tokens = np.array(row["quantiles"]).T
-        tables[row["documents_of"]] = LengthTable(probability, tokens.astype(np.int64), row["source"])
-    return tables
+    rows = [json.loads(line) for line in FILE.read_text().splitlines()]
+    return {row["documents_of"]: LengthTable(*np.array(row["quantiles"]).T) for row in rows}
 
 
-DRAWN_AT_ONCE = 4096
-"""Documents that are drawn at once to fill rows."""
+DRAWN_AT_ONCE = 4096  # documents that are drawn at once to fill rows
 
 
 class StepItems(NamedTuple):
     """What a step assigns to groups: tokens and cost of each item (N,), in the order of arrival.
 
-    `parts` and `part_of`: the tokens of each document or part of one, and the item that it is in. `dealt`
-    (N,): what a loader that deals in order deals the item with: its document where parts stay together.
+    `parts` and `part_of`: the tokens of each document or part of one, and its item. `dealt` (N,): what is
+    dealt together has one number.
     """
 
     tokens: IntArray
@@ -113,47 +104,13 @@ def items_of(subject: Subject, step: int) -> StepItems:
 
 
 def draw(given: DataloaderBalanceWorkload, count: int, rng: np.random.Generator) -> IntArray:
-    """Return the lengths of `count` documents in tokens, at least 1 each; raises `Unavailable`."""
+    """Return the lengths of `count` documents in tokens, at least 1 each."""
     if given.lengths_from == "list":
-        return np.resize(np.array(known_lengths(given), np.int64), count)
-    if given.lengths_from == "file":
-        return rng.choice(known_lengths(given), count)
+        return np.resize(np.array(given.lengths, np.int64), count)
     if given.lengths_from == "published":
-        return published_lengths()[given.documents_of].draw(count, rng)
+        return published_lengths()[given.documents_of].at(rng.random(count))
     mean = np.log(given.mean_tokens) - given.sigma**2 / 2
-    return np.maximum(1, np.rint(rng.lognormal(mean, given.sigma, count))).astype(np.int64)
-
-
-def known_lengths(given: DataloaderBalanceWorkload) -> IntArray:
-    """Return the lengths that the workload lists or that its file has; raises `Unavailable`."""
-    if given.lengths_from == "list":
-        return _checked(given.lengths, "lengths")
-    return _lengths_of(Path(given.lengths_file))
-
-
-@lru_cache(maxsize=4)
-def _lengths_of(path: Path) -> IntArray:
-    """Return the lengths in a file; raises `Unavailable` where it has none."""
-    where = f"lengths_file: {path}"
-    try:
-        if path.suffix == ".npy":
-            return _checked(np.load(path, allow_pickle=False), where)
-        if path.suffix == ".json":
-            return _checked(json.loads(path.read_text()), where)
-    except (OSError, ValueError) as error:
-        raise Unavailable(f"{where}: cannot be read ({' '.join(str(error).split())})") from None
-    raise Unavailable(f"{where}: expected a .npy or .json file of lengths in tokens")
-
-
-def _checked(lengths: Any, where: str) -> IntArray:
-    """Return lengths as an array; raises `Unavailable` where they are not whole numbers of at least 1."""
-    try:
-        found = np.asarray(lengths)
-    except ValueError:
-        found = np.empty(0)
-    if found.ndim != 1 or not len(found) or found.dtype.kind not in "iu" or found.min() < 1:
-        raise Unavailable(f"{where}: expected a list of whole numbers of at least 1, the tokens of documents")
-    return found.astype(np.int64)
+    return whole(rng.lognormal(mean, given.sigma, count))
 
 
 def parts_of(documents: IntArray, context_length: int) -> IntArray:
@@ -182,29 +139,29 @@ def rows(given: DataloaderBalanceWorkload, count: int, rng: np.random.Generator)
     return np.diff(at), at[:-1] // given.context_length
 
 
-ROUNDING = 1e-9
-"""Relative rounding of sums of costs."""
-
-NEAR_BOUND = 1.02
-"""What counts as balanced: a slowest group at most 2 % above the lower bound."""
+ROUNDING = 1e-9  # relative rounding of sums of costs
+NEAR_BOUND = 1.02  # what counts as balanced: a slowest group at most 2 % above the lower bound
 
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline, which deals items to groups in the order of their arrival.
 
-    Raises `Unavailable` where lengths are missing or cannot be read, and for a cost that is not known. With
-    cost=timed, the first cell of a process times the steps, and the others take its seconds.
+    Raises `Unavailable` for listed lengths that are none, and for a cost that is not known. With cost=timed,
+    the first cell of a process times the steps, and the others take its seconds.
     """
     given = DataloaderBalanceWorkload(**workload)
-    if given.lengths_from in ("file", "list"):
-        known_lengths(given)
+    if given.lengths_from == "list" and not _are_lengths(given.lengths):
+        raise Unavailable("lengths: expected a list of whole numbers of at least 1, the tokens of documents")
     return Subject(given, seed, cost_of(given))
+
+
+def _are_lengths(given: list[Any]) -> bool:
+    return bool(given) and all(isinstance(one, int) and one >= 1 for one in given)
 
 
 def planned(subject: Subject, items: StepItems) -> IntArray:
     """Return the group of each item; raises `Unavailable` for a method that cannot limit a group's tokens."""
-    given, method = subject.workload, subject.method
-    most_tokens = given.most_tokens
+    given, method, most_tokens = subject.workload, subject.method, subject.workload.most_tokens
     if method == "greedy" and most_tokens is not None:
         return assign(
             items.costs, given.groups, method, subject.seed, tokens=items.tokens, most_tokens=most_tokens
@@ -269,7 +226,11 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "device": "simulated",
         "device_name": "",
         "method": subject.method,
-        "data": _data(given),
+        "data": {
+            "log_normal": f"log-normal, mean {given.mean_tokens:g}, sigma {given.sigma:g}",
+            "published": given.documents_of,
+            "list": "listed lengths",
+        }[given.lengths_from],
         "context_length": str(given.context_length),
         "groups": str(given.groups),
         "items": given.items,
@@ -277,15 +238,6 @@ def conditions(subject: Subject) -> Mapping[str, str]:
         "long_documents": given.long_documents,
         "source": given.source,
     }
-
-
-def _data(given: DataloaderBalanceWorkload) -> str:
-    """Return where the lengths come from, in words."""
-    if given.lengths_from == "log_normal":
-        return f"log-normal, mean {given.mean_tokens:g}, sigma {given.sigma:g}"
-    if given.lengths_from == "published":
-        return given.documents_of
-    return given.lengths_file if given.lengths_from == "file" else "listed lengths"
 
 
 def sample(subject: Subject) -> Iterator[Reading]:
@@ -315,13 +267,10 @@ def sample(subject: Subject) -> Iterator[Reading]:
 
 
 def _once(subject: Subject, gain: float, simulated: Origin) -> Iterator[Reading]:
-    """Yield what is the same for all steps: the cost's attention, timed steps, and the prediction's error."""
+    """Yield what is the same for all steps: the cost's attention, and the prediction's error."""
     given, longest = subject.workload, subject.cost.quadratic * subject.workload.context_length
     share = longest / (subject.cost.linear + longest)
     yield Reading("attention_share", "1", share, Origin.CALCULATED)
-    if given.cost == "timed" and subject.method == "in_order":
-        for one in timed_steps_of(given):
-            yield Reading("timed_step", "s", one.seconds, Origin.MEASURED, f"{one.document_tokens} tokens")
     if given.published_gain and subject.method in ("greedy", "karmarkar_karp"):
         yield Reading("published_gain", "1", given.published_gain, Origin.PUBLISHED)
         yield Reading("prediction_error", "1", gain / given.published_gain - 1, simulated)

@@ -1,9 +1,8 @@
 """What a document costs in seconds: linear n + quadratic n^2 for n tokens, fitted to timed training steps.
 
-A step is the forward and backward pass of a small transformer on as many tokens, whatever the length of the
-documents they belong to: rows of one document each, so that attention is within the document. Its seconds per
-token are then linear + quadratic n. `document_seconds.jsonl` has the steps that workloads with cost=measured
-use. Its first line names the model, the host and the date, each other line is one step. `python -m
+A step is the forward and backward pass of a small transformer on as many tokens, in rows of one document
+each, so that its seconds per token are linear + quadratic n. `document_seconds.jsonl` has the steps of
+cost=measured: the model, the host and the date, then a line per step. `python -m
 suites.dataloader.document_seconds` prints it anew.
 """
 
@@ -65,9 +64,7 @@ def fitted(steps: Sequence[TimedStep]) -> DocumentCost:
         median(one.seconds / one.tokens for one in steps if one.document_tokens == length)
         for length in lengths
     ]
-    each = np.array(per_token)
-    columns = np.stack([np.ones(len(lengths)), np.array(lengths, np.float64)], axis=1) / each[:, None]
-    linear, quadratic = np.linalg.lstsq(columns, np.ones(len(lengths)))[0].tolist()
+    quadratic, linear = np.polyfit(lengths, per_token, 1, w=1 / np.array(per_token)).tolist()
     if linear <= 0 or quadratic < 0:
         raise WrongResult(f"seconds of a document: {linear:.3g} n {quadratic:+.3g} n^2; time the steps again")
     return DocumentCost(linear, quadratic)
@@ -88,7 +85,7 @@ def cost_of(workload: DataloaderBalanceWorkload) -> DocumentCost:
     if not plain or workload.attention_only:
         raise Unavailable(f"cost={workload.cost}: expected a causal language model with a gated MLP")
     if workload.cost == "timed":
-        return fitted(timed_steps_of(workload))
+        return fitted(_timed_once(tuple((name, getattr(workload, name)) for name in MODEL)))
     first, steps = recorded()
     other = [f"{name}={size}" for name, size in first["model"].items() if getattr(workload, name) != size]
     if other:
@@ -96,13 +93,9 @@ def cost_of(workload: DataloaderBalanceWorkload) -> DocumentCost:
     return fitted(steps)
 
 
-def timed_steps_of(workload: DataloaderBalanceWorkload) -> tuple[TimedStep, ...]:
-    """Return timed steps of a model of the workload's sizes, the same to all variants of a process."""
-    return _timed_once(tuple((name, getattr(workload, name)) for name in MODEL))
-
-
 @lru_cache(maxsize=8)
 def _timed_once(model: tuple[tuple[str, int], ...]) -> tuple[TimedStep, ...]:
+    """Return timed steps of a model of these sizes, the same to all variants of a process."""
     return tuple(timed_steps(dict(model), TIMED_TOKENS, TIMED_LENGTHS, REPETITIONS))
 
 

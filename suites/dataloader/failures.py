@@ -26,11 +26,8 @@ from suites.dataloader.workload import Workload
 UNDISTURBED_S = 10.0
 """How long batches are taken before the first actor is killed: throughput is compared with that."""
 
-WINDOW_S = 1.0
-"""Throughput is counted in windows of this length."""
-
-RECOVERED = 0.9
-"""Share of the undisturbed throughput at which it counts as recovered."""
+WINDOW_S = 1.0  # throughput is counted in windows of this length
+RECOVERED = 0.9  # share of the undisturbed throughput at which it counts as recovered
 
 
 class Killer:
@@ -66,10 +63,7 @@ class Killer:
 
 
 def run(spec: LoaderSpec, address: str, pace: Workload) -> Iterator[Reading]:
-    """Take batches of all groups while actors are killed, and compare each with the files.
-
-    Raises `WrongResult` where a document is lost, doubled or different.
-    """
+    """Take batches of all groups while actors are killed; raises `WrongResult` for a changed document."""
     settings = ActorSettings("failures", loaders=2, most_loaders=2, shadows=1)
     loaders = [
         DisaggregatedLoader(spec, RankPlace(group, 0), settings, address) for group in range(spec.dp_size)
@@ -110,8 +104,8 @@ def run(spec: LoaderSpec, address: str, pace: Workload) -> Iterator[Reading]:
 def recoveries_s(arrived_s: Any, killed_s: list[float], until_s: float, usual_Hz: float) -> list[float]:
     """Return how long after each kill throughput was last low before the next kill; 0 if it never was.
 
-    A window of one second is low where it has less than 90 % of the undisturbed steps, rounded down. None
-    reaches past the next kill. Batches that are ready hide a kill at first, so the last low window counts.
+    A window of one second is low with less than 90 % of the undisturbed steps, rounded down. Batches that are
+    ready hide a kill at first, so the last low window counts.
     """
     least = int(RECOVERED * usual_Hz * WINDOW_S)
     recovered = []
@@ -145,10 +139,7 @@ def checksum(tokens: NDArray[np.uint16], segments: NDArray[np.uint16]) -> int:
 
 
 def refuse_changed(spec: LoaderSpec, steps: list[list[TakenBatch]]) -> int:
-    """Compare each batch with its documents, read from the files here, and each step with the mixture.
-
-    Return the documents compared; raises `WrongResult`.
-    """
+    """Compare each batch with its files, and each step with the mixture; return the documents compared."""
     reader, mixture, compared = SourceReader(spec), Mixture(spec), 0
     for step, batches in enumerate(steps):
         documents = wanted(mixture, step, 1)

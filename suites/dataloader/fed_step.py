@@ -1,10 +1,8 @@
 """A small transformer's training step on a loader's batches: fp32 on the CPU, attention within documents.
 
-Padding is left out before anything is computed, so that a step costs a n + b n^2 of each document's n tokens.
-With context parallelism a rank has its slice of each row and gathers keys and values (Llama 3, arXiv
-2407.21783, section 3.3.2). Gradients are summed over all ranks.
-
-Sizes: rows R, context C, context-parallel ranks P, real tokens of the rank's slice N, heads H, head size D.
+Padding is left out first, so that a step costs a n + b n^2 of each document's n tokens. With context
+parallelism a rank gathers keys and values (Llama 3, arXiv 2407.21783, section 3.3.2). Sizes: rows R, context
+C, context-parallel ranks P, real tokens of the rank's slice N, heads H, head size D.
 """
 
 from __future__ import annotations
@@ -21,14 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from suites.dataloader.batch import (
-    END,
-    PackedBatch,
-    RankPlace,
-    context_slice,
-    flop_of_model,
-    flop_of_queries,
-)
+from suites.dataloader.batch import END, PackedBatch, RankPlace, flop_of_model, flop_of_queries
 
 VOCABULARY = END + 1
 ROPE_BASE = 10000.0
@@ -36,10 +27,9 @@ LEARNING_RATE = 1e-3
 
 
 class Span(NamedTuple):
-    """One document's queries in one part of a rank's slice.
+    """One document's queries in one part of a rank's slice: numbers `first` to `end` of its real tokens.
 
-    Queries are numbers `first` to `end` of the rank's real tokens. Keys are tokens `key_first` to `key_end`
-    of all rows joined (R C), from the document's first token to the last query.
+    Keys are tokens `key_first` to `key_end` of all rows joined (R C), up to the last query.
     """
 
     first: int
@@ -54,10 +44,9 @@ class Span(NamedTuple):
 
 
 class LocalTokens(NamedTuple):
-    """The real tokens of a rank's slice (N).
+    """The real tokens of a rank's slice (N): `at`, their places in it (R C / P); `position`, in the row.
 
-    `at` (N,): their places in the slice (R C / P); `position` (N,): in the row. `has_target` (N,): whether
-    the next token of the row belongs to the same document.
+    `has_target` (N,): whether the next token of the row belongs to the same document.
     """
 
     tokens: Tensor
@@ -76,53 +65,39 @@ class SequenceRanks(NamedTuple):
     rank: int = 0
     handle: Any = None
 
-    def rows(self, mine: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        """Return the full rows (R, C) of all ranks' slices (R, C / P)."""
+    def gathered(self, mine: Tensor) -> Tensor:
+        """Return the full rows (R, C, ...) of all ranks' slices (R, C / P, ...)."""
         if self.size == 1:
             return mine
-        own = torch.from_numpy(mine.astype(np.int32))
-        every = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(every, own, self.handle)
-        return joined(torch.stack(every)).numpy().astype(np.uint16)
+        every = [torch.empty_like(mine) for _ in range(self.size)]
+        dist.all_gather(every, mine.contiguous(), self.handle)
+        halves = torch.stack(every).reshape(self.size, len(mine), 2, -1, *mine.shape[2:])
+        parts = torch.cat([halves[:, :, 0], halves[:, :, 1].flip(0)])  # 2 P parts, in the order of the row
+        return parts.transpose(0, 1).flatten(1, 2)
 
-
-def joined(slices: Tensor) -> Tensor:
-    """Return rows (R, C, ...) of all ranks' slices (P, R, C / P, ...): the inverse of `context_slice`."""
-    ranks, rows, size = slices.shape[:3]
-    halves = slices.reshape(ranks, rows, 2, size // 2, *slices.shape[3:])
-    parts = torch.cat([halves[:, :, 0], halves[:, :, 1].flip(0)])  # 2 P parts, in the order of the row
-    return parts.transpose(0, 1).flatten(1, 2)
+    def sliced(self, rows: Tensor) -> Tensor:
+        """Return this rank's slice of full rows, as `batch.context_slice` does."""
+        parts = rows.reshape(len(rows), 2 * self.size, -1, *rows.shape[2:])
+        return torch.cat([parts[:, self.rank], parts[:, 2 * self.size - 1 - self.rank]], 1)
 
 
 def local_tokens(batch: PackedBatch, group: SequenceRanks) -> LocalTokens:
     """Return the real tokens of a rank's batch, and what each may attend to."""
-    tokens, segments = group.rows(batch.tokens), group.rows(batch.segments)
-    rows, context = tokens.shape
-    following = np.zeros_like(tokens)
-    following[:, :-1] = tokens[:, 1:]
-    same = np.zeros(tokens.shape, np.uint16)
-    same[:, :-1] = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
-    position = np.arange(context)
-    mine = [_slice(one, group) for one in (tokens, following, same, segments)]
-    positions = _slice(np.broadcast_to(position, tokens.shape), group)
-    at = np.flatnonzero(mine[3].reshape(-1))
-    chosen = [torch.from_numpy(one.reshape(-1)[at].astype(np.int64)) for one in (*mine[:3], positions)]
-    return LocalTokens(
-        chosen[0],
-        chosen[1],
-        chosen[2].bool(),
-        torch.from_numpy(at),
-        chosen[3],
-        list(_spans(segments, group)),
-        (rows, context // group.size),
+    tokens, segments = (
+        group.gathered(torch.from_numpy(one.astype(np.int64))) for one in (batch.tokens, batch.segments)
     )
+    rows, context = tokens.shape
+    same = (segments == segments.roll(-1, 1)) & (segments > 0)
+    same[:, -1] = False
+    position = torch.arange(context).expand(rows, -1)
+    mine = [group.sliced(one).flatten() for one in (tokens, tokens.roll(-1, 1), same, position)]
+    at = group.sliced(segments).flatten().nonzero().flatten()
+    own_tokens, targets, has_target, positions = (one[at] for one in mine)
+    spans, shape = list(_spans(segments.numpy(), group)), (rows, context // group.size)
+    return LocalTokens(own_tokens, targets, has_target, at, positions, spans, shape)
 
 
-def _slice(rows: NDArray[Any], group: SequenceRanks) -> NDArray[Any]:
-    return context_slice(rows, group.size, group.rank)
-
-
-def _spans(segments: NDArray[np.uint16], group: SequenceRanks) -> Iterator[Span]:
+def _spans(segments: NDArray[np.int64], group: SequenceRanks) -> Iterator[Span]:
     """Return the spans of the rank, in the order of its real tokens."""
     context = segments.shape[1]
     part = context // (2 * group.size)
@@ -130,7 +105,7 @@ def _spans(segments: NDArray[np.uint16], group: SequenceRanks) -> Iterator[Span]
     parts = [(0, context)] if group.size == 1 else [(one * part, (one + 1) * part) for one in mine]
     done = 0
     for row, numbers in enumerate(segments):
-        edges = [0, *(np.flatnonzero(np.diff(numbers.astype(np.int64))) + 1).tolist(), context]
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), context]
         for begin, end in parts:
             for first, last in pairwise(edges):
                 low, high = max(first, begin), min(last, end)
@@ -145,17 +120,14 @@ class GatheredRows(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, mine: Tensor, group: SequenceRanks) -> Tensor:  # noqa: D102
         context.group = group
-        every = [torch.empty_like(mine) for _ in range(group.size)]
-        dist.all_gather(every, mine.contiguous(), group.handle)
-        return joined(torch.stack(every))
+        return group.gathered(mine)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: D102
         group: SequenceRanks = context.group
         total = gradients[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group.handle)
-        parts = total.reshape(len(total), 2 * group.size, -1, *total.shape[2:])
-        return torch.cat([parts[:, group.rank], parts[:, 2 * group.size - 1 - group.rank]], 1), None
+        return group.sliced(total), None
 
 
 class DocumentAttention(nn.Module):

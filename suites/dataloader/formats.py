@@ -1,8 +1,4 @@
-"""How each file format is read: the documents of one source from any number on, each as bytes.
-
-Documents come in the order of the source's file, with little memory per reader. Those of a Parquet file are
-streamed by Arrow, or by row group through a temporary file.
-"""
+"""How each file format is read: the documents of one source from any number on, each as bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import tempfile
 import time
 from array import array
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import IO, Any, NamedTuple
 
 from suites.dataloader.batch import (
@@ -28,8 +24,7 @@ from suites.dataloader.batch import (
     open_file,
 )
 
-BATCH_B = 64 << 10
-"""Text that a Parquet reader decodes at once, by the mean of its row group."""
+BATCH_B = 64 << 10  # text that a Parquet reader decodes at once, by the mean of its row group
 
 LARGE_B = 16 << 20
 """Row groups of more encoded bytes than this, over all columns, return what decoding them took.
@@ -43,33 +38,38 @@ COLUMN = "text"
 
 @contextmanager
 def _parquet_file(path: str, spec: LoaderSpec) -> Iterator[Any]:
-    """Open a file so that it holds one page per column, not a row group."""
+    """Open a file with a column of text so that it holds one page per column, not a row group."""
     parquet, arrow = library("pyarrow.parquet"), library("pyarrow")
-    with open_file(path, spec) if Throttle(spec).slow else nullcontext(path) as given:
+    with open_file(path, spec) if spec.is_slow else nullcontext(path) as given:
         try:
             file = parquet.ParquetFile(given, pre_buffer=False, buffer_size=BUFFER_B)
         except arrow.ArrowException as error:
             raise UnreadableFile(f"it is not a whole Parquet file: {one_line(error)}") from error
         with file:
+            names = file.schema_arrow.names
+            if COLUMN not in names:
+                raise UnreadableFile(f"it has no column {COLUMN}, but {', '.join(names)}")
+            kind = str(file.schema_arrow.field(COLUMN).type)
+            if kind not in TEXT_TYPES:
+                expected = ", ".join(TEXT_TYPES)
+                raise UnreadableFile(f"its column {COLUMN} has type {kind}, not one of {expected}")
             yield file
 
 
 def streamed(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
     """Return the documents from number `skip` on. A dictionary and a page stay in memory."""
     with _parquet_file(path, spec) as file:
-        column = _text_column(file.schema_arrow)
         for group in range(file.metadata.num_row_groups):
             rows = file.metadata.row_group(group).num_rows
             if skip < rows:
-                yield from _row_group(file, group, column, skip)
+                yield from _row_group(file, group, skip)
             skip = max(skip - rows, 0)
 
 
 def spooled(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
     """Return the documents from number `skip` on. A row group is decoded at once into a temporary file.
 
-    Only the documents' offsets stay in memory; the file is in `tempfile.gettempdir()`, has no name and is as
-    large as the row group's text. The first document comes when its row group is decoded.
+    Only offsets stay in memory; the nameless file in `tempfile.gettempdir()` has the row group's text.
     """
     group = 0
     while (found := _spool_next(path, spec, group, skip)) is not None:
@@ -95,12 +95,11 @@ def _spool_next(path: str, spec: LoaderSpec, group: int, skip: int) -> SpooledRo
     decoded_B = 0
     try:
         with _parquet_file(path, spec) as file:
-            column = _text_column(file.schema_arrow)
             while group < file.metadata.num_row_groups:
                 described = file.metadata.row_group(group)
                 if skip < described.num_rows:
                     decoded_B = described.total_byte_size
-                    return _spool(group, _row_group(file, group, column, skip))
+                    return _spool(group, _row_group(file, group, skip))
                 group, skip = group + 1, skip - described.num_rows
             return None
     finally:
@@ -110,49 +109,36 @@ def _spool_next(path: str, spec: LoaderSpec, group: int, skip: int) -> SpooledRo
 
 def _spool(group: int, documents: Iterator[bytes | CorruptSample]) -> SpooledRowGroup:
     ends, corrupt, end = array("q"), {}, 0
-    file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed with the reader
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - it is closed with the reader
     try:
         for number, data in enumerate(documents):
             if isinstance(data, CorruptSample):
                 corrupt[number] = data
             else:
-                end += len(data)
-                _write_all(file, data)
+                end += file.write(data)
             ends.append(end)
+        file.flush()
     except OSError as error:
-        file.close()
+        with suppress(OSError):  # what is left in its buffer does not fit either
+            file.close()
         raise UnreadableFile(
             f"row group {group} cannot be kept in {tempfile.gettempdir()}: {one_line(error)}"
         ) from error
     return SpooledRowGroup(group, file, ends, corrupt)
 
 
-def _write_all(file: IO[bytes], data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
-
-
-def _text_column(schema: Any) -> str:
-    if COLUMN not in schema.names:
-        raise UnreadableFile(f"it has no column {COLUMN}, but {', '.join(schema.names)}")
-    kind = str(schema.field(COLUMN).type)
-    if kind not in TEXT_TYPES:
-        raise UnreadableFile(f"its column {COLUMN} has type {kind}, not one of {', '.join(TEXT_TYPES)}")
-    return COLUMN
-
-
-def _row_group(file: Any, group: int, column: str, skip: int) -> Iterator[bytes | CorruptSample]:
+def _row_group(file: Any, group: int, skip: int) -> Iterator[bytes | CorruptSample]:
     """Return a row group's documents; where it is corrupt, all from there on are."""
     arrow = library("pyarrow")
     described = file.metadata.row_group(group)
     batch_rows = max(1, BATCH_B * described.num_rows // max(described.total_byte_size, 1))
     done = 0
     try:
-        for batch in file.iter_batches(batch_rows, [group], [column], use_threads=False):
+        for batch in file.iter_batches(batch_rows, [group], [COLUMN], use_threads=False):
             values = batch.column(0)
             for row in range(max(skip - done, 0), len(values)):
-                yield _value(values[row])
+                data = values[row].as_buffer()
+                yield CorruptSample("the text is null") if data is None else bytes(data)
             done += len(values)
     except (arrow.ArrowException, OSError) as error:
         reason = f"row group {group} is corrupt after {done} rows: {one_line(error)}"
@@ -160,13 +146,7 @@ def _row_group(file: Any, group: int, column: str, skip: int) -> Iterator[bytes 
             yield CorruptSample(reason)
 
 
-def _value(value: Any) -> bytes | CorruptSample:
-    data = value.as_buffer()
-    return CorruptSample("the text is null") if data is None else bytes(data)
-
-
-LINES_APART = 256
-"""Lines of a JSON lines file between two offsets that are remembered."""
+LINES_APART = 256  # lines of a JSON lines file between two offsets that are remembered
 
 ARRAY_RECORD_OPTIONS = "readahead_buffer_size:0,max_parallelism:0"
 ARRAY_RECORD_BUFFER_B = 32 << 10
@@ -174,8 +154,8 @@ ARRAY_RECORD_BUFFER_B = 32 << 10
 _OFFSETS: dict[tuple[str, int, int], dict[int, int]] = {}  # by file, size and time: of every 256th line
 
 
-def _lines(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes]:
-    """Return the file's lines from line `skip` on; begin at the closest offset known, and remember more."""
+def _json_lines(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
+    """Return the lines' texts from line `skip` on; begin at the closest offset known, and remember more."""
     status = os.stat(path)
     with open_file(path, spec) as file:
         known = _OFFSETS.setdefault((path, status.st_size, status.st_mtime_ns), {0: 0})
@@ -186,14 +166,9 @@ def _lines(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes]:
             if number % LINES_APART == 0:
                 known[number // LINES_APART] = offset
             if number >= skip:
-                yield line
+                yield _text_of(line)
             number += 1
             offset += len(line)
-
-
-def _json_lines(path: str, spec: LoaderSpec, skip: int) -> Iterator[bytes | CorruptSample]:
-    for line in _lines(path, spec, skip):
-        yield _text_of(line)
 
 
 def _text_of(line: bytes) -> bytes | CorruptSample:
@@ -265,13 +240,11 @@ class BadSample(NamedTuple):
 def read_text(
     source: Source, spec: LoaderSpec, first: int = 0, spool: bool = False
 ) -> Iterator[bytes | BadSample]:
-    """Return the text of the source's documents of one epoch, from number `first` on, in the file's order.
+    """Return the UTF-8 text of a source's documents of one epoch, from number `first` on, in their order.
 
-    It is UTF-8, checked. With `spool`, a Parquet row group is decoded at once into a temporary file, for the
-    least memory per open reader; without, Arrow streams it. Other formats need no such file.
-
-    Raises `LoaderError` where the source is empty, and where the file is missing, cut or of another format
-    once reading comes to it; `Unavailable` where the format's library is missing.
+    With `spool`, a Parquet row group is decoded at once into a temporary file, for the least memory per open
+    reader; without, Arrow streams it. Raises `LoaderError` where the source is empty, and where the file is
+    missing, cut or of another format once reading comes to it; `Unavailable` without the format's library.
     """
     where = f"source {source.name}, file {source.file}"
     if source.samples <= 0:

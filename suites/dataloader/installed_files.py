@@ -1,7 +1,4 @@
-"""Files of installed packages and of the system's documentation, by package and kind of file.
-
-Seeded synthetic text whose document sizes are heavy-tailed, for corpora larger than what is installed.
-"""
+"""Files of installed packages and of the system's documentation, by package and kind, and synthetic text."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import gzip
 import hashlib
 import os
 import re
+import stat
 import sysconfig
 import zlib
 from collections import defaultdict
@@ -18,10 +16,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-LARGEST_DOCUMENT_B = 1 << 20
-"""Text files above this size are left out."""
+LARGEST_DOCUMENT_B = 1 << 20  # text files above this size are left out
 
 KINDS = {
     "header": "h hh hpp hxx cuh inl",
@@ -69,9 +65,7 @@ class FileEntry(NamedTuple):
 
 
 def default_roots() -> tuple[Root, ...]:
-    """Return the folders of the running Python's packages and library, and of the system's documentation,
-    headers and packages; those that do not exist have no file.
-    """
+    """Return the folders of Python's packages and library, and of the system's documentation and headers."""
     paths = sysconfig.get_paths()
     packages = dict.fromkeys(os.path.realpath(paths[one]) for one in ("purelib", "platlib"))
     return (
@@ -99,17 +93,12 @@ def grouped(roots: Sequence[Root]) -> dict[str, list[FileEntry]]:
 
 def _walk(folder: str) -> Iterator[FileEntry]:
     """Return the files below a folder, following no link; a folder that cannot be read has none."""
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name not in ("__pycache__", "site-packages"):
-                yield from _walk(entry.path)
-        elif entry.is_file(follow_symlinks=False):
-            status = entry.stat(follow_symlinks=False)
-            yield FileEntry(entry.path, status.st_size, status.st_mtime_ns)
+    for where, folders, names in os.walk(folder):
+        folders[:] = [one for one in folders if one not in ("__pycache__", "site-packages")]
+        for path in (os.path.join(where, name) for name in names):
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode):
+                yield FileEntry(path, status.st_size, status.st_mtime_ns)
 
 
 def _package(root: Root, path: str) -> str:
@@ -153,31 +142,24 @@ def usable(path: str) -> bytes | None:
 
 @dataclass(frozen=True)
 class GeneratedDocuments:
-    """Synthetic text by seed: words of a Zipf distribution, document sizes of a log-normal one.
-
-    The same arguments give the same documents, each on its own: nothing is stored but their sizes.
-    """
+    """Synthetic text by seed: words of a Zipf distribution, document sizes of a log-normal one."""
 
     names: tuple[str, ...]
-    sizes: tuple[NDArray[np.int32], ...]
+    sizes_B: tuple[list[int], ...]
     pool: bytes = field(repr=False)
 
     @cached_property
     def digest(self) -> str:
         """Return the digest of all names, sizes and the text that documents are cut from."""
         total = hashlib.sha256(b"generated 1")
-        for name, sizes in zip(self.names, self.sizes, strict=True):
-            total.update(name.encode() + sizes.astype("<i4").tobytes())
+        for name, sizes_B in zip(self.names, self.sizes_B, strict=True):
+            total.update(name.encode() + np.array(sizes_B, "<i4").tobytes())
         total.update(self.pool)
         return total.hexdigest()
 
-    def sizes_B(self, source: int) -> Sequence[int]:
-        """Return the bytes of each document of a source."""
-        return [int(one) for one in self.sizes[source]]
-
     def document(self, source: int, number: int) -> bytes:
         """Return one document: a part of the pool after its own name."""
-        size_B = int(self.sizes[source][number])
+        size_B = self.sizes_B[source][number]
         name = f"{self.names[source]} {number}\n".encode()
         first = (number * 2654435761 + source * 40503) % (len(self.pool) - LARGEST_DOCUMENT_B)
         return (name + self.pool[first : first + size_B])[:size_B]
@@ -186,18 +168,16 @@ class GeneratedDocuments:
 def generated(count: int, documents: int, seed: int = 0, median_B: int = 2048) -> GeneratedDocuments:
     """Return `count` synthetic sources with `documents` documents in total, at least one each.
 
-    Sizes are log-normal around `median_B` bytes, at most 1 MiB; documents per source are log-normal too.
+    Sizes are log-normal around `median_B`, at most 1 MiB; documents per source are log-normal too.
     """
     random = np.random.default_rng(seed)
     shares = random.lognormal(0.0, 1.0, count)
     counts = 1 + np.floor((documents - count) * shares / shares.sum()).astype(np.int64)
     counts[np.argmax(counts)] += documents - counts.sum()
-    sizes = tuple(
-        np.clip(random.lognormal(np.log(median_B), 1.5, number), 1, LARGEST_DOCUMENT_B).astype(np.int32)
-        for number in counts
-    )
+    drawn_B = [random.lognormal(np.log(median_B), 1.5, number) for number in counts]
+    sizes_B = tuple(one.clip(1, LARGEST_DOCUMENT_B).astype(np.int32).tolist() for one in drawn_B)
     names = tuple(f"generated-{number:04d}" for number in range(count))
-    return GeneratedDocuments(names, sizes, _pool(random, 5 * LARGEST_DOCUMENT_B))
+    return GeneratedDocuments(names, sizes_B, _pool(random, 5 * LARGEST_DOCUMENT_B))
 
 
 def _pool(random: np.random.Generator, size_B: int) -> bytes:

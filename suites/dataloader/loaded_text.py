@@ -1,6 +1,6 @@
 """Checks what loaders return against the documents themselves, which are read here in another way.
 
-A piece is a document, or a part of at most a row of a longer one. Sizes: rows R, context C.
+A piece is a document, or a part of at most a row of a longer one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def piece_index(documents: Documents, context_length: int) -> PieceIndex:
 def _indexed(documents: Documents, context_length: int) -> PieceIndex:
     hashes, sources = [], []
     for source in range(len(documents.names)):
-        for number in range(len(documents.sizes_B(source))):
+        for number in range(len(documents.sizes_B[source])):
             for piece in split(tokenize(documents.document(source, number)), context_length):
                 hashes.append(piece_hash(piece))
                 sources.append(source)
@@ -68,10 +68,7 @@ def _indexed(documents: Documents, context_length: int) -> PieceIndex:
 
 
 def check_steps(spec: LoaderSpec, index: PieceIndex, ranks: Sequence[Sequence[Json]]) -> None:
-    """Compare some batches of all ranks with the corpus; `ranks` as `on_rank.rows` returns them.
-
-    Raises `WrongResult`, which names the group, the batch and what is wrong.
-    """
+    """Compare batches of all ranks, as `on_rank.rows` returns them, with the corpus; raises `WrongResult`."""
     seen: dict[int, set[int]] = defaultdict(set)  # the groups that have each piece
     drawn: Counter[int] = Counter()  # documents of each source
     for step in range(len(ranks[0])):
@@ -109,7 +106,10 @@ def _full(spec: LoaderSpec, group: int, step: int, ranks: Sequence[Sequence[Json
     width = first["shape"][1]
     if width * spec.cp_size != spec.context_length:
         raise WrongResult(f"{where}: rows of {width} tokens on each of {spec.cp_size} ranks")
-    tokens, segments = (_joined([_array(one, name) for one in given]) for name in ("tokens", "segments"))
+    tokens, segments = (
+        _joined([np.frombuffer(base64.b64decode(one[name]), "<u2").reshape(one["shape"]) for one in given])
+        for name in ("tokens", "segments")
+    )
     rows = PackedBatch(tokens, segments, first["documents"], first["real_tokens"])
     if int((segments > 0).sum()) != rows.real_tokens:
         raise WrongResult(
@@ -118,10 +118,6 @@ def _full(spec: LoaderSpec, group: int, step: int, ranks: Sequence[Sequence[Json
     if (tokens[segments == 0] != PADDING).any():
         raise WrongResult(f"{where}: padding has tokens")
     return rows
-
-
-def _array(one: Json, name: str) -> NDArray[np.uint16]:
-    return np.frombuffer(base64.b64decode(one[name]), "<u2").reshape(one["shape"])
 
 
 def _joined(slices: Sequence[NDArray[Any]]) -> NDArray[Any]:

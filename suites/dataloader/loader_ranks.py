@@ -1,7 +1,6 @@
 """The processes of one cell: Ray where the loader needs it, ranks, and whatever these start.
 
-Loaders by name, and their specification as JSON. The memory of a cell's processes is sampled while they load,
-at little cost. It imports nothing large, as Ray's actors import this package.
+It imports nothing large, as Ray's actors import this package.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -36,11 +35,8 @@ ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **RETURNED}
 LOOPBACK = "127.0.0.1"
 ON_RANK = "suites.dataloader.on_rank"
 
-TIMEOUT_S = 400.0
-"""Timeout of one call on the ranks."""
-
-ENDED_WITHIN_S = 10.0
-"""Processes of a loader that live longer than its ranks by this are killed."""
+TIMEOUT_S = 400.0  # timeout of one call on the ranks
+ENDED_WITHIN_S = 10.0  # processes of a loader that live longer than its ranks by this are killed
 
 
 class LoaderMemory(NamedTuple):
@@ -55,7 +51,6 @@ class LoaderRanks:
     """Fresh ranks with a loader's libraries imported, and a fresh Ray session where it needs one.
 
     `ray_start_s`: seconds that Ray took to start; 0 without. `idle_B`: the ranks' memory before they load.
-    The process that creates them is no part of the cell.
     """
 
     def __init__(self, loader: str, spec: LoaderSpec, libraries: Sequence[str] = ()) -> None:
@@ -68,8 +63,12 @@ class LoaderRanks:
             stack.callback(self._end_all)
             module = loader_module(loader)
             if getattr(module, "NEEDS_RAY", False):
-                spec = self._with_ray(spec, getattr(module, "LEAST_OBJECT_STORE_B", OBJECT_STORE_B))
-                stack.callback(self._leave_ray)
+                library("ray")
+                begin_s = time.perf_counter()
+                store_B = getattr(module, "LEAST_OBJECT_STORE_B", OBJECT_STORE_B)
+                self._ray = stack.enter_context(closing(RaySession(object_store_B=store_B)))
+                self.ray_start_s = time.perf_counter() - begin_s
+                spec = replace(spec, options={**spec.options, **self._ray.options})
             ranks = spec.dp_size * spec.cp_size
             self.pool = stack.enter_context(
                 RankPool([RankLocation((), ALONE)] * ranks, LOOPBACK, timeout_s=TIMEOUT_S)
@@ -114,17 +113,6 @@ class LoaderRanks:
         finally:
             self._stack.close()
 
-    def _with_ray(self, spec: LoaderSpec, object_store_B: int) -> LoaderSpec:
-        library("ray")
-        begin_s = time.perf_counter()
-        self._ray = RaySession(object_store_B=object_store_B)
-        self.ray_start_s = time.perf_counter() - begin_s
-        return replace(spec, options={**spec.options, **self._ray.options})
-
-    def _leave_ray(self) -> None:
-        if self._ray is not None:
-            self._ray.close()
-
     def _end_all(self) -> None:
         """Wait for processes that outlive their rank for a moment, then kill those that are left."""
         _, alive = psutil.wait_procs(list(self._started.values()), ENDED_WITHIN_S)
@@ -134,8 +122,7 @@ class LoaderRanks:
         psutil.wait_procs(alive, ENDED_WITHIN_S)
 
 
-LEAST_APART_S = 0.5
-"""Seconds between two samples at least."""
+LEAST_APART_S = 0.5  # seconds between two samples at least
 
 SHARE = 0.02
 """Share of one core that sampling may take: the kernel walks all pages of a process, for seconds if large."""

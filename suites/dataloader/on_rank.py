@@ -77,18 +77,21 @@ def rows(state: RankState, count: int) -> list[dict[str, Any]]:
 def take(state: RankState, first: int, count: int, least_s: float = 0.0) -> dict[str, float]:
     """Load `first` and then `count` batches, which nobody uses, and `count` more until `least_s` have passed.
 
-    All ranks load equally many, without a pause before those that are timed. Return the timed batches, their
-    seconds until the last rank has its last one, and what was in their full rows.
+    Return the timed ones, their seconds until the last rank has its last, and what was in their full rows.
     """
     dist.barrier()
     for _ in range(first):
         _next(state)
     dist.barrier()
     begin_s = time.perf_counter()
-    contents = [counted(state, _next(state)) for _ in range(count)]
+    contents = [counted(_next(state)) for _ in range(count)]
     while (taken_s := slowest_s(begin_s)) < least_s:
-        contents += [counted(state, _next(state)) for _ in range(count)]
-    return {"seconds": taken_s, "batches": len(contents), **summed(contents)}
+        contents += [counted(_next(state)) for _ in range(count)]
+    return {
+        "seconds": taken_s,
+        "batches": len(contents),
+        **{name: sum(one[name] for one in contents) for name in ("tokens", "documents")},
+    }
 
 
 def slowest_s(begin_s: float) -> float:
@@ -98,27 +101,19 @@ def slowest_s(begin_s: float) -> float:
     return float(taken_s)
 
 
-def counted(state: RankState, batch: PackedBatch) -> dict[str, float]:
-    """Return the places, real tokens and documents in the full rows of a batch."""
-    places = batch.tokens.size * state["spec"].cp_size
-    return {"places": places, "tokens": int(batch.real_tokens), "documents": int(batch.documents)}
+def counted(batch: PackedBatch) -> dict[str, float]:
+    """Return the real tokens and documents in the full rows of a batch."""
+    return {"tokens": int(batch.real_tokens), "documents": int(batch.documents)}
 
 
-def summed(contents: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the sum of each value; 0 where there is no batch."""
-    return {name: sum(one[name] for one in contents) for name in ("places", "tokens", "documents")}
-
-
-def begin_training(state: RankState, model: Mapping[str, int], seed: int) -> None:
-    """Create the model that batches are trained on."""
-    state["trainer"] = FedTrainer(**model, cp_size=state["spec"].cp_size, seed=seed)
+def begin_training(state: RankState, sizes: Sequence[int], seed: int) -> None:
+    """Create the model that batches are trained on; `sizes`: its hidden size, layers and heads."""
+    hidden_size, layers, heads = sizes
+    state["trainer"] = FedTrainer(hidden_size, layers, heads, state["spec"].cp_size, seed)
 
 
 def train(state: RankState, first: int, warm_up: int, count: int) -> list[dict[str, float]]:
-    """Load `first` batches that nobody uses, train on `warm_up` and then on `count`.
-
-    Return for each of the last `count` steps its seconds, those of waiting, its FLOP, and its contents.
-    """
+    """Load `first` batches that nobody uses, train on `warm_up` and then on `count`; return these steps."""
     trainer: FedTrainer = state["trainer"]
     dist.barrier()
     for _ in range(first):
@@ -133,7 +128,7 @@ def train(state: RankState, first: int, warm_up: int, count: int) -> list[dict[s
         cpu_s, flop = trainer.step(batch)
         step_s = time.perf_counter() - begin_s
         own = {"step_s": step_s, "wait_s": waited_s, "cpu_s": cpu_s, "flop": flop}
-        steps.append({**own, **counted(state, batch)})
+        steps.append({**own, **counted(batch)})
     return steps
 
 

@@ -1,8 +1,7 @@
 """The dataloader suite (OVERLORD, MegaScale-Data): loaders of text from many sources, for ranks that train.
 
-The baseline is torch's DataLoader in each rank, every worker with every source. A loader is a module of
-suites/dataloader/loaders. Each cell has processes of its own: memory is proportional set size over all of
-them, Ray's included, without the process that starts them.
+The baseline is torch's DataLoader in each rank, every worker with every source. Memory is proportional set
+size over all processes, Ray's included, without the one that starts them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from harness.instruments.distributed.ray_session import RaySession
 from harness.records import Json, Note, Origin, Reading, Unavailable
@@ -23,23 +21,18 @@ from suites.dataloader.loader_ranks import LoaderMemory, LoaderRanks, MemorySamp
 from suites.dataloader.workload import Workload
 from suites.training.workload import refuse_odd_heads
 
-GENERATED_DOCUMENTS = 40
-"""Mean documents of a source of synthetic text."""
-
-CHECKED = 3
-"""Batches of each rank that are compared with the corpus."""
+GENERATED_DOCUMENTS = 40  # mean documents of a source of synthetic text
+CHECKED = 3  # batches of each rank that are compared with the corpus
 
 LEAST_AHEAD = 24
 """Batches that the disaggregated loader may have: two calls of 8 steps, and 8 planned ones."""
 
-PREFETCH = 2
-"""Batches that a worker loads ahead."""
+PREFETCH = 2  # batches that a worker loads ahead
 
 OF_ACTORS = ("failures", "control_plane")
 """Kinds of workloads that only the disaggregated loader has."""
 
-WARM_UP_STEPS = 2
-"""Training steps before those that are timed."""
+WARM_UP_STEPS = 2  # training steps before those that are timed
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -63,10 +56,7 @@ class Session:
 
 
 def prepare(subject: Subject) -> Session:
-    """Write the corpus in the loader's format, unless it is there.
-
-    Raises `Unavailable` where the loader cannot do this, or by its own estimate does not fit this host.
-    """
+    """Write the corpus in the loader's format; raises `Unavailable` for what it cannot do or fit."""
     workload = subject.workload
     if workload.kind in OF_ACTORS and subject.loader != "disaggregated":
         raise Unavailable(f"{subject.loader} has no actors and no planner")
@@ -74,29 +64,10 @@ def prepare(subject: Subject) -> Session:
         documents: Documents = sources_of_text(workload.sources)
     else:
         documents = generated(workload.sources, workload.sources * GENERATED_DOCUMENTS, subject.seed)
-    corpus = write(None, file_format(subject), documents, row_group_rows(subject))
-    spec = specification(subject, corpus)
     module = loader_module(subject.loader)
-    if hasattr(module, "refuse_unfit"):
-        module.refuse_unfit(spec)
-    return Session(subject, documents, corpus, spec)
-
-
-def file_format(subject: Subject) -> str:
-    """Return the workload's format, or where the loader cannot read it the best of its own."""
-    formats: Sequence[str] = loader_module(subject.loader).FORMATS
-    return subject.workload.format if subject.workload.format in formats else formats[0]
-
-
-def row_group_rows(subject: Subject) -> int:
-    """Return the rows of a row group, which Parquet alone has; 0: one row group per file."""
-    return subject.workload.row_group_documents if file_format(subject) == "parquet" else 0
-
-
-def specification(subject: Subject, corpus: Corpus) -> LoaderSpec:
-    """Return what is loaded, the same for every loader of a workload."""
-    workload = subject.workload
-    return LoaderSpec(
+    format = workload.format if workload.format in module.FORMATS else module.FORMATS[0]
+    corpus = write(None, format, documents, workload.row_group_documents if format == "parquet" else 0)
+    spec = LoaderSpec(
         sources=corpus.sources,
         mixture=phases(workload, corpus),
         context_length=workload.context_length,
@@ -110,6 +81,9 @@ def specification(subject: Subject, corpus: Corpus) -> LoaderSpec:
         read_B_per_s=workload.read_B_per_s,
         options=dict(subject.options),
     )
+    if hasattr(module, "refuse_unfit"):
+        module.refuse_unfit(spec)
+    return Session(subject, documents, corpus, spec)
 
 
 def phases(workload: Workload, corpus: Corpus) -> tuple[MixturePhase, ...]:
@@ -196,23 +170,20 @@ def loaded(session: Session, ranks: LoaderRanks) -> Iterator[Reading]:
     workload = session.subject.workload
     origin, first = origin_of(workload), untimed(session.subject.loader, session.spec)
     taken = ranks.call("take", first=first, count=workload.steps, least_s=workload.timed_s)
-    slowest_s, steps = max(one["seconds"] for one in taken), int(taken[0]["batches"])
-    own = of_groups(taken, session.spec)
+    own, slowest_s = taken[:: session.spec.cp_size], max(one["seconds"] for one in taken)
     yield Reading("throughput", "token/s", total(own, "tokens") / slowest_s, origin)
-    yield Reading("time_per_batch", "s", slowest_s / steps, origin)
-    yield from contents(own, steps)
+    yield from contents(own, int(taken[0]["batches"]))
 
 
 def trained(session: Session, ranks: LoaderRanks) -> Iterator[Reading]:
     """Train on batches, after those that were loaded ahead and some steps."""
     workload = session.subject.workload
-    names = {"hidden_size": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads"}
-    model = {name: getattr(workload, field) for name, field in names.items()}
-    ranks.call("begin_training", model=model, seed=session.subject.seed)
+    sizes = [workload.hidden_size, workload.num_hidden_layers, workload.num_attention_heads]
+    ranks.call("begin_training", sizes=sizes, seed=session.subject.seed)
     first = ahead(session.spec.prefetch, session.spec.workers)
     steps_of_ranks = ranks.call("train", first=first, warm_up=WARM_UP_STEPS, count=workload.steps)
     yield from step_readings(steps_of_ranks, session.spec, origin_of(workload))
-    own = [step for steps in of_groups(steps_of_ranks, session.spec) for step in steps]
+    own = [step for steps in steps_of_ranks[:: session.spec.cp_size] for step in steps]
     yield from contents(own, workload.steps)
 
 
@@ -221,9 +192,8 @@ def step_readings(
 ) -> Iterator[Reading]:
     """Read what training steps took: `ranks` has each rank's steps as `on_rank.train` returns them.
 
-    Ranks may have fewer cores than they are. The processor time of the slowest is what a step would compute
-    with a core per rank. FLOP per second compares loaders that draw different documents: a step's time grows
-    with the squares of their lengths.
+    The processor time of the slowest is what a step would compute with a core per rank. FLOP per second
+    compares loaders that draw different documents: a step's time grows with the squares of their lengths.
     """
     every = list(zip(*ranks, strict=True))
     step_s = [max(one["step_s"] for one in step) for step in every]
@@ -233,12 +203,10 @@ def step_readings(
         slowest_s = max(one["cpu_s"] for one in step)
         yield Reading("step_time", "s", slowest_s, Origin.CALCULATED, "computation, a core per rank")
         yield Reading("imbalance", "1", slowest_s / fmean(one["cpu_s"] for one in step), Origin.MEASURED)
-    own = [step for steps in of_groups(ranks, spec) for step in steps]
+    own = [step for steps in ranks[:: spec.cp_size] for step in steps]
     yield Reading("throughput", "token/s", total(own, "tokens") / sum(step_s), origin)
     flop = sum(total(steps, "flop") for steps in ranks)
     yield Reading("flop_rate", "FLOP/s", flop / sum(step_s), origin, "FLOP of the documents seen")
-    yield Reading("flop_per_step", "1", flop / len(step_s), Origin.CALCULATED)
-    yield Reading("document_rate", "Hz", total(own, "documents") / sum(step_s), origin)
     late = [max(one["wait_s"] for one in step) / taken_s for step, taken_s in zip(every, step_s, strict=True)]
     yield Reading("waiting_share", "1", fmean(late), origin, "slowest rank of each step")
     waiting = [total(steps, "wait_s") / total(steps, "step_s") for steps in ranks]
@@ -248,8 +216,6 @@ def step_readings(
 
 def contents(batches: Sequence[Mapping[str, float]], steps: int) -> Iterator[Reading]:
     """Read what full rows contained, of one rank per data-parallel group."""
-    share = 1 - total(batches, "tokens") / total(batches, "places")
-    yield Reading("padding_share", "1", share, Origin.MEASURED)
     yield Reading("documents_per_step", "1", total(batches, "documents") / steps, Origin.MEASURED)
     yield Reading("tokens_per_step", "1", total(batches, "tokens") / steps, Origin.MEASURED)
 
@@ -279,8 +245,7 @@ def ahead(prefetch: int, workers: int) -> int:
 def untimed(loader: str, spec: LoaderSpec) -> int:
     """Return the batches that a loader may have ready or have read, taken before any is timed.
 
-    They were loaded at another time, and would count as throughput. A module's `read_ahead` returns the
-    documents that the loader reads ahead per rank, besides batches.
+    A module's `read_ahead` returns the documents that the loader reads ahead per rank, besides batches.
     """
     read_ahead = getattr(loader_module(loader), "read_ahead", None)
     documents = read_ahead(spec) if read_ahead else 0
@@ -290,11 +255,6 @@ def untimed(loader: str, spec: LoaderSpec) -> int:
 def origin_of(workload: Workload) -> Origin:
     """Return whether the storage is real."""
     return Origin.EMULATED if workload.kind == "slow_storage" else Origin.MEASURED
-
-
-def of_groups(ranks: Sequence[Any], spec: LoaderSpec) -> Sequence[Any]:
-    """Return what one rank of each data-parallel group has."""
-    return ranks[:: spec.cp_size]
 
 
 def total(ones: Sequence[Mapping[str, float]], name: str) -> float:

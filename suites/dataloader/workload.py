@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from harness.bounds import Bounds, OnlyWith, PositiveInt
 from suites.training.balance import DocumentCost, flop_of_document
 
-TRAINS = ("training", "slow_storage")
-"""Kinds in which batches feed training steps."""
+TRAINS = ("training", "slow_storage")  # kinds in which batches feed training steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +59,6 @@ class Workload:
     source: str = ""
 
     @property
-    def ranks(self) -> int:
-        """Return the number of ranks: those of one data-parallel group are neighbours."""
-        return self.dp_size * self.cp_size
-
-    @property
     def trains(self) -> bool:
         """Return whether batches feed training steps."""
         return self.kind in TRAINS
@@ -81,14 +75,13 @@ class DataloaderBalanceWorkload:
     """The documents of a step, the model that trains on them, and the groups that share them."""
 
     # log_normal: drawn. published: drawn from the quantiles of real documents in published_lengths.jsonl.
-    # file: drawn with replacement from the numbers of a file. list: these, in every step.
-    lengths_from: Literal["log_normal", "published", "file", "list"] = "log_normal"
+    # list: these, in every step.
+    lengths_from: Literal["log_normal", "published", "list"] = "log_normal"
     documents_of: Annotated[Literal["wikipedia", "textbooks", "source_code", "long_context"], PUBLISHED] = (
         "wikipedia"
     )
     mean_tokens: Annotated[float, Bounds(above=0), LOG_NORMAL] = 1093.0  # of documents, before they are cut
     sigma: Annotated[float, Bounds(at_least=0), LOG_NORMAL] = 1.5  # of the logarithm of the lengths
-    lengths_file: Annotated[str, OnlyWith("lengths_from", ("file",))] = ""  # .npy, or .json with one list
     lengths: Annotated[list[Any], OnlyWith("lengths_from", ("list",))] = field(default_factory=list)
 
     context_length: PositiveInt = 16384  # tokens; longer documents are cut into parts of it

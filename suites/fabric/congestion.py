@@ -1,14 +1,10 @@
 """The congestion suite: what an incast does to a rack switch, and what each control costs.
 
 The baseline is PFC alone. Nothing is measured: a fluid model is stepped through time, of senders' wires, a
-switch with PFC, and the receiver's port.
-
-Time advances in steps of `dt_s`; what moves within a step is a number of bytes. A wire delays. The switch
-counts its bytes by ingress port (IEEE 802.1Qbb, clause 36): a port beyond `xoff_B` asks its sender to pause,
-and below `xon_B` to resume; the request takes `hop_s`, and what is on the wire still arrives. The receiver's
-port sends at line rate, first in, first out; bytes that arrive within one step are mixed.
-
-Shape letters: N senders, K time steps. Bytes and seconds throughout.
+switch with PFC, and the receiver's port. The switch counts its bytes by ingress port (IEEE 802.1Qbb, clause
+36): a port beyond `xoff_B` asks its sender to pause, and below `xon_B` to resume; the request takes `hop_s`,
+and what is on the wire still arrives. The port sends at line rate, first in, first out; bytes that arrive
+within one step are mixed. Shape letters: N senders, K time steps. Bytes and seconds throughout.
 """
 
 from __future__ import annotations
@@ -81,11 +77,8 @@ class Delay:
         return oldest
 
 
-LONGEST = 100
-"""Multiple of the bound after which a simulation is ended."""
-
-LEFT_B = 1e-3
-"""Share of all bytes that may be missing because of rounding."""
+LONGEST = 100  # multiple of the bound after which a simulation is ended
+LEFT_B = 1e-3  # share of all bytes that may be missing because of rounding
 
 
 class SwitchHistory(NamedTuple):
@@ -96,7 +89,6 @@ class SwitchHistory(NamedTuple):
     queue_K: Floats  # bytes in the switch
     pausing_K: Floats  # ports that requested a pause
     pauses: int  # number of pause requests
-    largest_port_B: float  # the most bytes of one ingress port at once
 
 
 class Fifo:
@@ -136,7 +128,6 @@ class Switch:
         self.pausing_N = np.zeros(workload.senders, dtype=bool)
         self.queue_B = 0.0
         self.pauses = 0
-        self.largest_port_B = 0.0
 
     def step(self, arrived_N: Floats) -> Floats:
         """Take in bytes (N,) and return those sent (N,); raises WrongResult where any are lost."""
@@ -144,28 +135,23 @@ class Switch:
         left_N = np.zeros(len(arrived_N)) + self._fifo.take(self._line_B)
         self._held_N = np.maximum(self._held_N + arrived_N - left_N, 0.0)
         self.queue_B = float(self._held_N.sum())
-        self._pause()
-        return left_N
-
-    def _pause(self) -> None:
         workload = self._workload
         before_N = self.pausing_N
         self.pausing_N = (self._held_N > workload.xoff_B) | (before_N & (self._held_N >= workload.xon_B))
         self.pauses += int(np.count_nonzero(self.pausing_N & ~before_N))
         most_B = float(self._held_N.max())
-        self.largest_port_B = max(self.largest_port_B, most_B)
         if most_B > workload.xoff_B + workload.headroom_B:
             raise WrongResult(
                 f"not lossless: a port reached {most_B:,.0f} B, with threshold {workload.xoff_B:,.0f} B and "
                 f"headroom of {workload.headroom_B:,.0f} B; a pause works after {2 * workload.hop_s:g} s"
             )
+        return left_N
 
 
 def simulate(workload: CongestionWorkload, control: Control, seed: int) -> SwitchHistory:
     """Simulate from the first byte to the last acknowledgement.
 
-    Raises WrongResult where the switch would lose bytes, or where it takes longer than `LONGEST` times the
-    bound.
+    Raises WrongResult where bytes would be lost, or where it takes longer than `LONGEST` times the bound.
     """
     count = workload.senders
     start_N = np.random.default_rng(seed).uniform(0.0, workload.jitter_s, count)
@@ -189,8 +175,7 @@ def simulate(workload: CongestionWorkload, control: Control, seed: int) -> Switc
         if unsent_B < LEFT_B:
             rest_s = workload.rtt_s - hop * workload.dt_s  # to the receiver, and its acknowledgement
             done_s = (step + 1) * workload.dt_s + rest_s
-            arrays = np.array(queue), np.array(pausing, dtype=np.float64)
-            return SwitchHistory(done_s, *arrays, switch.pauses, switch.largest_port_B)
+            return SwitchHistory(done_s, np.array(queue), np.array(pausing, np.float64), switch.pauses)
     raise WrongResult(f"{unsent_B:,.0f} B were still missing after {LONGEST} times the bound")
 
 
@@ -252,8 +237,8 @@ def conditions(session: Session) -> Mapping[str, str]:
 def sample(session: Session) -> Iterator[Reading]:
     """Yield completion and its bound, the queue until the last byte left, pauses and the step's own error.
 
-    The error is the relative change of completion when the step is doubled: the model is of first order in
-    the step. Under DCQCN a notification that falls elsewhere changes all that follows, as another seed does.
+    That is the relative change of completion when the step is doubled. Under DCQCN a notification that falls
+    elsewhere changes all that follows, as another seed does.
     """
     workload, trace, senders = session.subject.workload, session.trace, session.subject.workload.senders
     paused_s = float(trace.pausing_K.sum()) * workload.dt_s
@@ -267,7 +252,6 @@ def sample(session: Session) -> Iterator[Reading]:
         ("queue_mean", "B", float(trace.queue_K.mean())),
         ("queue_p99", "B", float(np.percentile(trace.queue_K, 99))),
         ("queue_max", "B", float(trace.queue_K.max())),
-        ("largest_port", "B", trace.largest_port_B),
         ("pauses", "1", float(trace.pauses)),
         ("pause_time", "s", paused_s),
         ("pause_share", "1", paused_share),

@@ -2,8 +2,8 @@
 
 Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, section 3.1, whose equations
 (1) to (4) are implemented below; constants are from its section 5.2 unless noted. Each sender is one flow.
-Packets are not simulated: whether one packet of a step was marked follows from their number and the
-probability, by one random draw per notification, so that a smaller step uses the same draws.
+Whether one packet of a step was marked follows from their number and the probability, by one random draw per
+notification, so that a smaller step uses the same draws.
 """
 
 from __future__ import annotations
@@ -100,10 +100,9 @@ class Dcqcn:
             self._cut(noticed_N)
 
     def _notify(self, left_N: Floats, queue_B: float) -> Bools:
-        """Return the flows for which a notification is sent.
+        """Return the flows with a notification: at the first marked packet `NOTIFY_S` after the last.
 
-        It is sent at the first marked packet `NOTIFY_S` after the last. A packet escapes marking with
-        probability 1 - p, so of n packets with exp(n ln(1 - p)): one was marked once the sum of -n ln(1 - p)
+        A packet escapes marking with probability 1 - p: one of n was marked once the sum of -n ln(1 - p)
         reaches an exponential draw.
         """
         self._since_notice_N += self._dt_s

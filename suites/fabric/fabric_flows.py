@@ -1,8 +1,7 @@
 """The fabric_flows suite: how routing and queue pairs change a collective at the scale of a zone.
 
-Everything is simulated by flows (`harness.instruments.network`); the fabric suite compares that
-simulator with real packets. The baseline is one connection per pair of ranks, its spine chosen by a hash of
-addresses. A round is a random placement, the same for all variants of a workload.
+Everything is simulated by flows (`harness.instruments.network`), on a random placement per round, the same
+for all variants. The baseline is one connection per pair of ranks, its spine chosen by a hash of addresses.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ class Subject(Routed):
     seed: int
 
 
-ROUNDING = 1e-9
-"""Relative error of sums of bytes."""
+ROUNDING = 1e-9  # relative error of sums of bytes
 
 
 @dataclass(slots=True)

@@ -17,8 +17,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from harness.instruments.distributed.rank_worker import RankState
 from harness.records import WrongResult
 
-NUMBER_B = 4
-"""Bytes of a number: fp32."""
+NUMBER_B = 4  # bytes of a number: fp32
 
 KINDS = ("allreduce", "alltoall")
 
@@ -30,8 +29,7 @@ Where each is split over N queue pairs, MESSAGES / N, and two at least."""
 def connect(state: RankState, order: list[int], count: int, timeout_s: float) -> list[list[list[Any]]]:
     """Create `count` groups in which rank `order[i]` is the i-th, each with its own connections.
 
-    Returns this rank's connections of each group: [own port, other's address, other's port]. torch's
-    new_group sorts ranks, but a ring needs this order.
+    Returns those of each group: [own port, other's address, other's port]. torch's new_group sorts ranks.
     """
     state.pop("groups", None)
     state["made"] = state.get("made", -1) + 1
@@ -61,11 +59,10 @@ def established() -> list[tuple[int, str, int]]:
 def collective(state: RankState, kind: str, buffer_B: int, pairs: int, split: bool, in_flight: int) -> float:
     """Return the seconds of one collective of that many bytes per rank, over the first `pairs` groups.
 
-    Messages take the groups in turn, or with `split` all of them. Receives admit messages: gloo sends none
-    before its receiver has posted one. A ring has `in_flight` of them posted, as NCCL's connections have.
-    AlltoAll posts all before its clock starts: gloo notifies a sender on the data connection
-    (gloo/transport/tcp/pair.cc), and behind data the notice would come too late, so that one of two ranks
-    would wait for the other. Raises `WrongResult` where the received data is not what was sent.
+    Messages take the groups in turn, or with `split` all of them. gloo sends none before its receiver has
+    posted one: a ring has `in_flight` of them posted, as NCCL's connections have. AlltoAll posts all before
+    its clock starts: gloo notifies a sender on the data connection (gloo/transport/tcp/pair.cc), where behind
+    data the notice would come too late. Raises `WrongResult` where the received data is not what was sent.
     """
     groups, place = state["groups"][:pairs], state["place"]
     size = groups[0].size()

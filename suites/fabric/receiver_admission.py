@@ -2,10 +2,8 @@
 
 As in NCCL's two-stage copy, each connection has slots of its own at the receiver, on each of its channels
 (nccl, src/include/device.h: NCCL_STEPS; src/init.cc: NCCL_BUFFSIZE, which they divide). The receiver sends a
-clear-to-send (CTS) for each free slot, to its senders in turn, and again once a slot's bytes have
-arrived. So the bytes in flight are bounded per connection, and grow with the number of senders. A CTS has
-priority and waits in no queue; copying out of a slot takes no time; a message longer than a slot is cut into
-equal parts.
+clear-to-send (CTS) for each free slot, to its senders in turn. A CTS waits in no queue; copying out of a slot
+takes no time; a message longer than a slot is cut into equal parts.
 """
 
 from __future__ import annotations
@@ -21,11 +19,8 @@ from harness.bounds import Bounds, PositiveInt
 from suites.fabric.congestion import Delay, Floats, Subject
 from suites.fabric.workload import CongestionWorkload
 
-CLEAR_S = 0.5e-6
-"""Time between two CTS; chosen here: a thread posts them one by one."""
-
-WHOLE = 1e-6
-"""Share of a slot that may be missing because of rounding."""
+CLEAR_S = 0.5e-6  # time between two CTS; chosen here: a thread posts them one by one
+WHOLE = 1e-6  # share of a slot that may be missing because of rounding
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
 """The fabric suite: how routing and the number of queue pairs change a collective, with real packets.
 
 The baseline is one connection per pair of ranks, its spine chosen by a hash of addresses. Packets travel
-between namespaces on this machine, a leaf-spine fabric with a rank on each host. All variants of a workload
-share the network and the ranks; switches are reconfigured before each turn. A round is a random placement,
-the same for all variants. Each round is also simulated by flows on the routes that the packets took
-(`harness.instruments.network`).
+between namespaces on this machine, a leaf-spine fabric with a rank on each host, which all variants of a
+workload share. A round is a random placement, and is also simulated by flows on the routes that the packets
+took (`harness.instruments.network`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.instruments.distributed.rank_pool import RankPool, locations_in
 from harness.instruments.network import clos as placements
 from harness.instruments.network import routing
 from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray
@@ -46,10 +45,9 @@ ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 class CollectiveRun(NamedTuple):
     """One collective: the slowest rank's seconds, the spine of each flow (F,), and the load of uplinks.
 
-    `load_B` are the bytes from racks to spines and back (2, racks, spines), including frame headers,
-    acknowledgements, barriers and notices. The run also has what may have disturbed it, from before receives
-    are posted until results are checked: segments retransmitted, and the share of this machine's processor
-    time that its hypervisor took (steal).
+    `load_B` are the bytes from racks to spines and back (2, racks, spines), with headers, acknowledgements,
+    barriers and notices. Also what may have disturbed it: segments retransmitted, and the share of this
+    machine's processor time that its hypervisor took (steal).
     """
 
     time_s: float
@@ -82,11 +80,6 @@ def stolen_since(before: Any) -> float:
     return float((now.steal - before.steal) / whole_s) if whole_s else 0.0
 
 
-def receive_buffer_B(clos: Clos) -> int:
-    """Return the receive buffer of each connection."""
-    return max(LEAST_BUFFER_B, round(BUFFER_S * clos.nic_B_per_s))
-
-
 class EmulatedFabric:
     """The network and its ranks, which follow one placement at a time."""
 
@@ -96,19 +89,15 @@ class EmulatedFabric:
         self._connections: list[Any] = []
         self._routed: tuple[RoutingPolicy, list[RouteRule]] | None = None
         with ExitStack() as stack:
-            self.network = stack.enter_context(Network(topology(clos), receive_buffer_B(clos)))
-            hosts = self.network.topology.hosts[: workload.ranks]
-            places = [
-                RankLocation(
-                    self.network.command(host, []),
-                    {"GLOO_SOCKET_IFNAME": self.network.interface(host)} | ALONE,
-                )
-                for host in hosts
-            ]
-            self.carried_B_per_s = self._verify_links()
-            self.pool = stack.enter_context(
-                RankPool(places, self.network.address(hosts[0]), timeout_s=TIMEOUT_S)
-            )
+            buffer_B = max(LEAST_BUFFER_B, round(BUFFER_S * clos.nic_B_per_s))
+            self.network = stack.enter_context(Network(topology(clos), buffer_B))
+            places = locations_in(self.network, ALONE)[: workload.ranks]
+            address = self.network.address(self.network.topology.hosts[0])
+            # Of the slowest uplink; raises `Unavailable` where any link is off by over 5 %.
+            links = enumerate(self.network.topology.links)
+            rates = [self.network.verify(number, link.rate_B_per_s) for number, link in links]
+            self.carried_B_per_s = min(rates[len(self.network.topology.hosts) :])
+            self.pool = stack.enter_context(RankPool(places, address, timeout_s=TIMEOUT_S))
             stack.pop_all()
 
     def close(self) -> None:
@@ -196,12 +185,6 @@ class EmulatedFabric:
         """Return the bytes sent so far on each uplink by rack and by spine (racks x spines, 2)."""
         return np.array(self.network.sent()[len(self.network.topology.hosts) :], dtype=np.float64)
 
-    def _verify_links(self) -> float:
-        """Return the slowest uplink's rate; raises `Unavailable` where any link is off by over 5 %."""
-        links = self.network.topology.links
-        rates = [self.network.verify(number, link.rate_B_per_s) for number, link in enumerate(links)]
-        return min(rates[len(self.network.topology.hosts) :])
-
 
 @dataclass(frozen=True, slots=True)
 class Subject(Routed):
@@ -278,8 +261,7 @@ def check(session: Session) -> None:
 def validate_routes(counted_B: FloatArray, routed_B: FloatArray) -> None:
     """Raise `WrongResult` where an uplink carried less than the kernel routes over it.
 
-    `counted_B` are the bytes that interfaces counted, `routed_B` the payload of flows on the routes that the
-    kernel reports, each by direction, rack and spine. The former also have headers and acknowledgements.
+    Both are by direction, rack and spine. Counted bytes also have headers and acknowledgements.
     """
     wrong = np.argwhere(counted_B < routed_B)
     if wrong.size:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.instruments.distributed.rank_pool import RankPool, locations_in
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import two_nodes
 from suites.interconnect.training_cluster import TrainingCluster, strategy_step
@@ -291,13 +291,8 @@ class EmulatedCluster(TrainingCluster):
 
 def started(network: Network, ranks_per_node: int) -> RankPool:
     """Start ranks on every node of the network."""
-    hosts = network.topology.hosts
-    places = [
-        RankLocation(network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | ALONE)
-        for host in hosts
-        for _ in range(ranks_per_node)
-    ]
-    return RankPool(places, network.address(hosts[0]))
+    places = [one for one in locations_in(network, ALONE) for _ in range(ranks_per_node)]
+    return RankPool(places, network.address(network.topology.hosts[0]))
 
 
 def trace_key(step: TrainingStep) -> str:

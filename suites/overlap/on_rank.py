@@ -13,13 +13,16 @@ from harness.instruments.distributed.fake_process_group import use_ring_reduce_s
 from harness.instruments.distributed.rank_worker import RankState
 from suites.overlap.one_sided import OneSided
 from suites.overlap.operations.all_gather import SmallAllGather, TimedFlashDecode
-from suites.overlap.operations.collectives import Spans, TimedOperation, spanned
+from suites.overlap.operations.collectives import Spans, spanned
 from suites.overlap.operations.experts import Combine, Dispatch
 from suites.overlap.operations.gemms import AllGatherMoe, TimedAllGatherGemm, TimedGemmReduceScatter
 from suites.overlap.operations.training_step import TensorParallelStep
 from suites.overlap.symmetric.heap import SymmetricHeap, shared_heaps
 from suites.overlap.workload import Subject, Workload
 
+TimedOperation = (
+    TimedAllGatherGemm | TimedGemmReduceScatter | Dispatch | Combine | TensorParallelStep | SmallAllGather
+)
 LINKED: Mapping[str, Callable[[Subject, OneSided], TimedOperation]] = {
     "ag_gemm": TimedAllGatherGemm,
     "gemm_rs": TimedGemmReduceScatter,
@@ -34,8 +37,6 @@ IN_MEMORY: Mapping[str, Callable[[Subject, SymmetricHeap], TimedOperation]] = {
 }
 WORD_B = 8
 BUFFERS = 2
-
-CPU_RUNS = 3
 
 
 def begin(state: RankState, addresses: list[str] | None) -> None:
@@ -90,13 +91,6 @@ def seconds(state: RankState, key: str, what: str, chunks: int, count: int, call
             work()
         taken_s.append((time.perf_counter() - begin_s) / calls)
     return taken_s
-
-
-def cpu_s(state: RankState, key: str, chunks: int) -> float:
-    """Return the processor time of this rank, all its threads', per run of the communication alone."""
-    begin_s = time.process_time()
-    seconds(state, key, "communicate", chunks, CPU_RUNS)
-    return (time.process_time() - begin_s) / CPU_RUNS
 
 
 def spans(state: RankState, key: str, chunks: int) -> Spans:

@@ -1,8 +1,8 @@
 """One-sided communication over TCP: a rank puts data into a peer's memory and sets a signal there.
 
-The counterpart of `suites.overlap.symmetric` where ranks share no memory. Sending threads and receiving
-threads stay in the kernel while the link is busy, without Python's lock; so they leave the processor to the
-computation. Ranks register their buffers in the same order, which names them.
+The counterpart of `suites.overlap.symmetric` where ranks share no memory. Threads stay in the kernel while
+the link is busy, without Python's lock, and leave the processor to the computation. Ranks register their
+buffers in the same order, which names them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OneSided:
     """Connections to all peers, the buffers that they may write, and signals; a collective constructor.
 
     Puts to one peer arrive in their order. A thread per peer sends, or one thread for puts in turn; puts of
-    both kinds to one peer must not be under way at once. `close` ends the threads.
+    both kinds to one peer must not be under way at once.
     """
 
     def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -65,9 +65,18 @@ class OneSided:
             dist.all_gather_object(ports, (address, server.getsockname()[1]))
             for peer in range(self.ranks):
                 if peer != self.rank:
-                    self._connect(peer, ports[peer])
+                    self._to[peer] = socket.create_connection(ports[peer], timeout=self._timeout_s)
+                    self._to[peer].settimeout(None)
+                    self._to[peer].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._queues[peer] = self._sender()
+            server.settimeout(self._timeout_s)
             for _ in range(self.ranks - 1):
-                self._accept(server)
+                connection, _ = server.accept()
+                connection.settimeout(None)
+                self._from.append(connection)
+                receiver = threading.Thread(target=self._receive, args=(connection,), daemon=True)
+                self._receivers.append(receiver)
+                receiver.start()
 
     def buffer(self, tensor: Tensor) -> int:
         """Let peers write to a contiguous tensor; return its number, the same on every rank."""
@@ -92,7 +101,7 @@ class OneSided:
     def put(
         self, peer: int, buffer: int, first_B: int, source: Tensor, signal: int, in_turn: bool = False
     ) -> None:
-        """Begin to write a contiguous tensor into a peer's buffer; then add one to the peer's signal.
+        """Begin to write a contiguous tensor into a peer's buffer; then add one to its signal.
 
         The tensor must not change until the peer has it. `in_turn`: after all earlier puts in turn, to
         whichever peer. Raises ValueError once the link is closed.
@@ -125,9 +134,9 @@ class OneSided:
     def close(self) -> None:
         """Send the puts so far, then end the threads and the connections, and release all buffers.
 
-        Not collective: this rank receives nothing more, so that what peers put later is lost. Afterwards all
-        puts are with the kernel, which delivers them. Raises TimeoutError, with everything ended, if peers
-        have not taken them within the time limit. Once a connection has been lost, puts may be dropped.
+        Not collective: this rank receives nothing more. Afterwards all puts are with the kernel, which
+        delivers them. Raises TimeoutError, with everything ended, if peers have not taken them in time. Once
+        a connection has been lost, puts may be dropped.
         """
         if self._is_closed:
             return
@@ -153,32 +162,17 @@ class OneSided:
                 f"rank {self.rank} waited {self._timeout_s:g} s for its peers to take its puts"
             )
 
-    def _connect(self, peer: int, place: tuple[str, int]) -> None:
-        connection = socket.create_connection(place, timeout=self._timeout_s)
-        connection.settimeout(None)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._to[peer] = connection
-        self._queues[peer] = self._sender()
-
     def _sender(self) -> queue.SimpleQueue[_Put | None]:
         puts: queue.SimpleQueue[_Put | None] = queue.SimpleQueue()
         self._senders.append(threading.Thread(target=self._send, args=(puts,), daemon=True))
         self._senders[-1].start()
         return puts
 
-    def _accept(self, server: socket.socket) -> None:
-        server.settimeout(self._timeout_s)
-        connection, _ = server.accept()
-        connection.settimeout(None)
-        self._from.append(connection)
-        self._receivers.append(threading.Thread(target=self._receive, args=(connection,), daemon=True))
-        self._receivers[-1].start()
-
     def _send(self, puts: queue.SimpleQueue[_Put | None]) -> None:
         last: socket.socket | None = None
         try:
             while (one := puts.get()) is not None:
-                while last not in (None, one.connection) and unsent_B(last) and not self._failed:
+                while last and last is not one.connection and unsent_B(last) and not self._failed:
                     time.sleep(PAUSE_S)
                 last = one.connection
                 last.sendall(one.header)
@@ -217,9 +211,8 @@ class OneSided:
             self._changed.notify_all()
 
 
-def unsent_B(connection: socket.socket | None) -> int:
+def unsent_B(connection: socket.socket) -> int:
     """Return the bytes that the peer has not acknowledged (tcp(7), SIOCOUTQ)."""
-    assert connection is not None
     count = bytearray(4)
     fcntl.ioctl(connection, termios.TIOCOUTQ, count)
     return int.from_bytes(count, "little")

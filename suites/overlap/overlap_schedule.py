@@ -1,13 +1,12 @@
 """The overlap_schedule suite: in what order 8 GPUs exchange shards so that communication hides behind a GEMM.
 
-Schedules are simulated by links, from event to event in continuous time. Next to them a model of two stages
-is compared with published results, T = max(computation, communication) + first chunk, with closed forms of
-schedules; none of its inputs is fitted to a result.
+Schedules are simulated by links, from event to event in continuous time; messages that are under way at once
+share a link max-min fair. Next to them a model of two stages, T = max(computation, communication) + first
+chunk, is compared with published results. None of its inputs is fitted to a result.
 
-Messages over the links of a switch or a full mesh that are under way at once share them max-min fair. Bytes,
-seconds; L links, S streams. An all-gather is pulled: the GEMM begins with the own shard and takes each chunk
-when it has arrived. A reduce-scatter is pushed: the GEMM computes the chunks of other ranks first, and each
-leaves when it is ready. Additions of the reduce-scatter take no time.
+Bytes, seconds; L links, S streams. An all-gather is pulled: the GEMM begins with the own shard and takes each
+chunk when it has arrived. A reduce-scatter is pushed: the GEMM computes the chunks of other ranks first, and
+each leaves when it is ready. Additions take no time.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.overlap.workload import OverlapScheduleWorkload
 from suites.training.step_time.collectives import overlapped_s
 
-ROUNDING = 1e-9
-"""Relative tolerance of bytes and times: what ends within it ends at once."""
+ROUNDING = 1e-9  # relative tolerance of bytes and times: what ends within it ends at once
 
 
 class Transfer(NamedTuple):
@@ -38,8 +36,7 @@ class Transfer(NamedTuple):
     ready_s: float = 0.0
 
 
-Stream = Sequence[Transfer]
-"""Messages that one engine carries one after the other."""
+Stream = Sequence[Transfer]  # messages that one engine carries one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +46,6 @@ class Links:
     topology: str
     ranks: int
     rate_B_per_s: float
-
-    @property
-    def capacity_L(self) -> FloatArray:
-        """Return the rate of each link: of ports out and in, or of directed pairs."""
-        count = 2 * self.ranks if self.topology == "switch" else self.ranks**2
-        return np.full(count, self.rate_B_per_s)
 
     def path(self, transfer: Transfer) -> tuple[int, ...]:
         """Return the links that a message crosses."""
@@ -71,11 +62,10 @@ class Carried(NamedTuple):
 
 
 def carry(streams: Sequence[Stream], links: Links, message_s: float) -> Carried:
-    """Return when each message has ended and what each link carried, stepped from event to event.
-
-    The bytes of a message flow once it is ready and its overhead `message_s` is over.
-    """
-    capacity_L, now_s = links.capacity_L, 0.0
+    """Return when each message has ended, whose bytes flow once it is ready and `message_s` is over."""
+    # Ports out and in, or directed pairs.
+    count, now_s = 2 * links.ranks if links.topology == "switch" else links.ranks**2, 0.0
+    capacity_L = np.full(count, links.rate_B_per_s)
     carried = Carried([[] for _ in streams], np.zeros(len(capacity_L)))
     begin_s_S, left_B_S = np.full(len(streams), np.inf), np.zeros(len(streams))
 
@@ -113,10 +103,7 @@ def carry(streams: Sequence[Stream], links: Links, message_s: float) -> Carried:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A workload and the order in which its shards are exchanged.
-
-    The baseline exchanges all shards at once, and does not overlap them with computation.
-    """
+    """A workload and the order in which its shards are exchanged; the baseline does not overlap."""
 
     workload: OverlapScheduleWorkload
     order: Literal["rotated", "same"] = "rotated"  # rank r begins with peer r + 1, or every rank with peer 0
@@ -174,15 +161,15 @@ class OverlapModel(NamedTuple):
 
 def model_of(workload: OverlapScheduleWorkload, share: float | None = None) -> OverlapModel:
     """Return a workload's model at a share of the peak, by default its own; raises `Unavailable`."""
-    return OverlapModel(workload.compute_time_s(share), workload.communication_time_s, workload.parts)
+    parts = workload.ranks if workload.kind == "schedule" else workload.chunks
+    return OverlapModel(workload.compute_time_s(share), workload.communication_time_s, parts)
 
 
 def closed_form_s(subject: Subject) -> float | None:
     """Return what the schedule takes by a formula of its own; None where there is none.
 
-    N chunks of the other ranks arrive (or leave) in groups, each group `group_s` after the one before, and
-    the GEMM takes `each_s` per chunk. The latest is the first or the last group, since times between are
-    linear.
+    N chunks of the other ranks arrive (or leave) in groups, each `group_s` after the one before, and the GEMM
+    takes `each_s` per chunk. The latest is the first or the last group, since times between are linear.
     """
     given = subject.workload
     compute_s, others = given.compute_time_s(), given.ranks - 1
@@ -214,8 +201,7 @@ def _group_s(subject: Subject) -> float | None:
     return given.message_s + sharing * given.shard_B / subject.sub_chunks / subject.rate_B_per_s
 
 
-Chunk = tuple[int, int]
-"""A part of a shard: the peer, and the number of the part."""
+Chunk = tuple[int, int]  # a part of a shard: the peer, and the number of the part
 
 
 class ScheduleResult(NamedTuple):
@@ -314,18 +300,12 @@ def _reduced(subject: Subject, rank: int, ends: dict[tuple[int, Chunk], float]) 
     return max(*arrivals, subject.workload.compute_time_s())
 
 
-TOLERANCE = 1e-8
-"""Relative rounding of a simulated time and of bytes."""
-
-SHARES = (0.5, 0.6, 0.7, 0.8)
-"""Shares of the peak at which the model is calculated as well."""
+TOLERANCE = 1e-8  # relative rounding of a simulated time and of bytes
+SHARES = (0.5, 0.6, 0.7, 0.8)  # shares of the peak at which the model is calculated as well
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the baseline: the collective at the topology's best rate, and the GEMM before or after it.
-
-    Raises `Unavailable` where sizes do not divide, or a time is neither published nor can be calculated.
-    """
+    """Return the baseline; raises `Unavailable` where sizes do not divide, or a time is not known."""
     subject = Subject(OverlapScheduleWorkload(**workload))
     refuse_indivisible(subject)
     model_of(subject.workload)

@@ -12,8 +12,7 @@ from harness.report.spec import OwnFigureBlock, Spec
 from harness.units import human
 
 ROW = 26
-HEAD = 1.15
-"""Rows that the title of a panel takes."""
+HEAD = 1.15  # rows that the title of a panel takes
 
 
 class Panel(NamedTuple):

@@ -2,7 +2,7 @@
 
 The baseline is PyTorch with gloo: the collective, then the computation. All variants of a workload share
 ranks, over emulated links or in shared memory; the links' rate makes communication take a chosen multiple of
-the computation. `suites.overlap.symmetric` has the same operations as Triton kernels.
+the computation.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool, locations_in
 from harness.instruments.network.emulated_network import Network
 from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology, burst_B
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
@@ -25,11 +25,8 @@ from suites.overlap import on_rank
 from suites.overlap.workload import Subject, Workload
 
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-CALIBRATIONS = 7
-"""Runs of which the median is taken, where a median of a few will do."""
-
-ENOUGH_S = 0.5
-"""How long these take together, where one does not take longer."""
+CALIBRATIONS = 7  # runs of which the median is taken, where a median of a few will do
+ENOUGH_S = 0.5  # how long these take together, where one does not take longer
 
 LEAST_ROUNDS = 3
 """Rounds in which numbers of chunks are compared at least, however long a run takes."""
@@ -54,14 +51,8 @@ class OverlapCluster:
         with ExitStack() as stack:
             if self.workload.is_linked:
                 network = self._network = stack.enter_context(Network(topology_of(self.workload)))
-                hosts = network.topology.hosts
-                places = [
-                    RankLocation(
-                        network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host)} | ALONE
-                    )
-                    for host in hosts
-                ]
-                addresses = [network.address(host) for host in hosts]
+                places = locations_in(network, ALONE)
+                addresses = [network.address(host) for host in network.topology.hosts]
             else:
                 places, addresses = [RankLocation((), ALONE)] * self.workload.ranks, ["127.0.0.1"]
             self.pool = stack.enter_context(RankPool(places, addresses[0]))
@@ -111,7 +102,7 @@ class OverlapCluster:
         network = self._network
         if network is None or self.rate_B_per_s is not None:
             return
-        self.enter("scale", subject.changed(algorithm="symmetric", experts_by="grouped"))
+        self.enter("scale", replace(subject, algorithm="symmetric", experts_by="grouped"))
         try:
             computed_s = self.settled_s("scale", "compute")
             self.sent_B = max(self.call("sent_B", key="scale"))
@@ -139,14 +130,10 @@ class OverlapCluster:
         links = shaped_links(network.topology)
         return max((after[link][end] - before[link][end]) / RUNS for link in links for end in (0, 1))
 
-    def retransmitted(self) -> int:
-        """Return the TCP segments sent again so far by all hosts."""
-        return sum(self._network.retransmitted()) if self._network is not None else 0
-
     def enter(self, key: str, subject: Subject) -> None:
         """Create a variant's operation on every rank, which lasts until it leaves."""
         self.variants.add(key)
-        self.call("make", key=key, subject=subject.described)
+        self.call("make", key=key, subject=asdict(subject))
 
     def leave(self, key: str) -> None:
         """Drop a variant's operation."""
@@ -157,24 +144,17 @@ class OverlapCluster:
 
 
 def topology_of(workload: Workload) -> Topology:
-    """Return the network of a workload, unshaped.
+    """Return the network of a workload, unshaped, with frames so large that the cores are no limit.
 
-    Frames are large, because small ones cost the cores more, which links of GPUs do not. Two ranks share a
-    link. More have a link each to a switch; or each a router of its own, which stands for its ports, and a
-    link from router to router for each pair.
+    In a full mesh of more than two ranks each has a router of its own, which stands for its ports, and a link
+    from router to router for each pair.
     """
     hosts = tuple(f"node{rank}" for rank in range(workload.ranks))
-    if workload.ranks == 2:
-        topology = Topology(hosts, (), (Link(hosts[0], hosts[1]),), LARGEST_FRAME_B)
-    elif workload.topology == "switch":
-        links = tuple(Link(host, "switch") for host in hosts)
-        topology = Topology(hosts, ("switch",), links, LARGEST_FRAME_B)
-    else:
-        routers = tuple(f"router{rank}" for rank in range(workload.ranks))
-        own = tuple(Link(host, router) for host, router in zip(hosts, routers, strict=True))
-        pairs = tuple(Link(*pair) for pair in combinations(routers, 2))
-        topology = Topology(hosts, routers, (*own, *pairs), LARGEST_FRAME_B)
-    return topology
+    if workload.ranks == 2 or workload.topology == "switch":
+        return Topology.star(hosts)
+    routers = tuple(f"router{rank}" for rank in range(workload.ranks))
+    links = [Link(*pair) for pair in (*zip(hosts, routers, strict=True), *combinations(routers, 2))]
+    return Topology(hosts, routers, tuple(links), LARGEST_FRAME_B)
 
 
 def shaped_links(topology: Topology) -> list[int]:
@@ -187,8 +167,7 @@ def shaped_links(topology: Topology) -> list[int]:
 
 
 KEYS = itertools.count()
-CHUNKS = (1, 2, 4, 8, 16)
-"""Numbers of chunks that are tried; the fastest is used."""
+CHUNKS = (1, 2, 4, 8, 16)  # numbers of chunks that are tried; the fastest is used
 
 MOST_ROUNDS = 0.6
 """Share of the rounds in which a number of chunks must be faster than one chunk to be used."""
@@ -199,8 +178,7 @@ TOLERANCE = 1e-4
 FIRST_CHUNK = max(CHUNKS)
 """Chunks of a rank's part whose first is in the bound, the same for all variants."""
 
-CALLS = 200
-"""Calls of an operation in shared memory in one run, which takes microseconds."""
+CALLS = 200  # calls of an operation in shared memory in one run, which takes microseconds
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -244,10 +222,9 @@ def prepare(subject: Subject) -> Session:
 
 
 def fastest_chunks(times_s: Mapping[int, Sequence[float]]) -> int:
-    """Return the number of chunks with the smallest median time.
+    """Return the number of chunks with the smallest median time, by the seconds of each round.
 
     The fewest are used unless the others were faster in most rounds, so that noise does not choose more.
-    `times_s`: seconds per number of chunks, one of each round.
     """
     best = min(times_s, key=lambda one: statistics.median(times_s[one]))
     fewest = min(times_s)
@@ -295,12 +272,7 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     if linked:
         yield Reading("link_rate", "B/s", cluster.port_B_per_s, Origin.EMULATED)
         yield Reading("link_bytes", "B", cluster.link_B(session.key, session.chunks), Origin.MEASURED)
-        yield Reading("sent_bytes", "B", cluster.sent_B, Origin.CALCULATED)
         yield Reading("line_rate_share", "1", cluster.least_s / alone_s, Origin.EMULATED)
-        before = cluster.retransmitted()
-        busy_s = max(cluster.call("cpu_s", key=session.key, chunks=session.chunks))
-        yield Reading("communication_cpu", "s", busy_s, Origin.MEASURED)
-        yield Reading("retransmitted", "1", cluster.retransmitted() - before, Origin.MEASURED)
     if session.subject.workload.operation == "ag_gemm":
         yield from recorded(session)
     if session.subject.workload.operation == "training_step":
@@ -362,10 +334,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
 
 
 def overlapped_s(computed_s: float, sent_s: float, ranks: int, chunks: int) -> float:
-    """Return max(computation, communication) and the first chunk of the shorter of the two.
-
-    A rank computes `ranks` times `chunks` chunks and sends `ranks` - 1 times `chunks`.
-    """
+    """Return max(computation, communication) and the first chunk of the shorter of the two."""
     if computed_s < sent_s:
         return sent_s + computed_s / (ranks * chunks)
     return computed_s + sent_s / ((ranks - 1) * chunks)
@@ -380,7 +349,7 @@ def pairwise_s(
     """Return the time of a step in which a collective can overlap with its own products alone.
 
     `collectives`: bytes that a rank must send, and seconds of the products, which `computed_s` contains.
-    `model(products_s, sent_s)` returns the time of one collective with its products.
+    `model` returns the seconds of one collective with its products, from those of both.
     """
     waited_s = 0.0
     for sent_B, products_s in collectives:
@@ -392,8 +361,7 @@ def pairwise_s(
 def predicted_time_s(algorithm: str, computed_s: float, sent_s: float, ranks: int, chunks: int) -> float:
     """Return what the algorithm takes if neither computation nor communication slows the other down.
 
-    Puts: a rank computes its own part while the first chunk of its peers' travels, so this chunk counts only
-    where it takes longer.
+    Puts: the first chunk counts only where it takes longer than the rank's own part.
     """
     if algorithm == "in_sequence":
         return computed_s + sent_s

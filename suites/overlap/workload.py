@@ -3,27 +3,21 @@ GEMM whose shards are exchanged."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from harness.bounds import Bounds, OnlyWith, PositiveInt
 from harness.records import Unavailable
 from suites.training.step_time.collectives import roofline_s
 
-DECODE_HEADS, DECODE_HEAD_SIZE = 8, 64
-"""Shape of flash-decode's queries."""
-
-PRODUCTS = ("ag_gemm", "gemm_rs", "ag_moe", "dispatch", "combine")
-"""Operations of one product."""
-
-TRAINING = ("training_step",)
-"""Operations of a model."""
+DECODE_HEADS, DECODE_HEAD_SIZE = 8, 64  # shape of flash-decode's queries
+PRODUCTS = ("ag_gemm", "gemm_rs", "ag_moe", "dispatch", "combine")  # operations of one product
+TRAINING = ("training_step",)  # operations of a model
 
 LINKED = ("ag_gemm", "gemm_rs", "ag_moe", "dispatch", "combine", "training_step")
 """Operations over shaped links."""
 
-IN_MEMORY = ("all_gather", "flash_decode")
-"""Operations between processes that share memory."""
+IN_MEMORY = ("all_gather", "flash_decode")  # operations between processes that share memory
 
 EXPERTS = ("ag_moe", "dispatch", "combine")
 
@@ -85,8 +79,7 @@ class Workload:
         return self.operation in LINKED
 
 
-ELEMENT_B = 2
-"""Bytes of an element in bf16 or fp16."""
+ELEMENT_B = 2  # bytes of an element in bf16 or fp16
 
 SCHEDULED = OnlyWith("kind", ("schedule",))
 PUBLISHED = OnlyWith("kind", ("published",))
@@ -120,9 +113,8 @@ class OverlapScheduleWorkload:
     compute_s: Annotated[float, Bounds(above=0), PUBLISHED] | None = None  # as published; None: by FLOP
     communication_B: Annotated[float, Bounds(above=0), PUBLISHED] | None = None  # into one GPU
     communication_s: Annotated[float, Bounds(above=0), PUBLISHED] | None = None  # as published; None: by B
-    chunks: Annotated[PositiveInt, PUBLISHED] = (
-        8  # parts of the shorter of both, of which the first is exposed
-    )
+    # Parts of the shorter of both, of which the first is exposed; where it is scheduled, its shards.
+    chunks: Annotated[PositiveInt, PUBLISHED] = 8
 
     # As published; None: not published.
     published_sequential_s: Annotated[float, Bounds(above=0), PUBLISHED] | None = None
@@ -140,16 +132,6 @@ class OverlapScheduleWorkload:
         return ELEMENT_B * self.m / self.ranks * width
 
     @property
-    def parts(self) -> int:
-        """Return the parts of the shorter of computation and communication: shards, where it is scheduled."""
-        return self.ranks if self.kind == "schedule" else self.chunks
-
-    @property
-    def rank_flop(self) -> float | None:
-        """Return the FLOP of one GPU; None where they are not known."""
-        return 2.0 * self.m * self.n * self.k / self.ranks if self.kind == "schedule" else self.flop
-
-    @property
     def speedup_of_source(self) -> float | None:
         """Return the published speed-up, or the ratio of both published times; None without them."""
         sequential_s, overlapped_s = self.published_sequential_s, self.published_overlapped_s
@@ -164,7 +146,7 @@ class OverlapScheduleWorkload:
         """
         if self.compute_s is not None:
             return self.compute_s
-        flop = self.rank_flop
+        flop = 2.0 * self.m * self.n * self.k / self.ranks if self.kind == "schedule" else self.flop
         if flop is None or self.peak_FLOP_per_s is None:
             raise Unavailable("compute_s: missing; expected seconds, or FLOP and peak_FLOP_per_s")
         return float(roofline_s(flop, self.peak_FLOP_per_s, self.compute_share if share is None else share))
@@ -191,11 +173,10 @@ class OverlapScheduleWorkload:
 class Subject:
     """One variant.
 
-    `algorithm`: the collective and then computation ("in_sequence"), collectives of chunks ("decomposed"), or
-    puts with signals ("symmetric"). `order`: whom puts go to, one peer after another ("ring") or all at once
-    ("full_mesh"). `weight_gradient_overlaps`: in sequence, but a weight's gradient is computed during the
-    reduce-scatter, as the other algorithms do in any case. `experts_by`: "loop" over experts with masks, or
-    "grouped" products. `gather`: "gloo" or "low_latency".
+    `algorithm`: the collective and then computation, collectives of chunks, or puts with signals. `order`:
+    puts to one peer after another or to all at once. `weight_gradient_overlaps`: in sequence, but a weight's
+    gradient is computed during the reduce-scatter. `experts_by`: a loop over experts with masks, or grouped
+    products.
     """
 
     workload: Workload
@@ -205,12 +186,3 @@ class Subject:
     weight_gradient_overlaps: bool = False
     experts_by: Literal["loop", "grouped"] = "loop"
     gather: Literal["gloo", "low_latency"] = "gloo"
-
-    def changed(self, **fields: Any) -> Subject:
-        """Return the subject with other values of these fields."""
-        return replace(self, **fields)
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """Return it as plain data, for ranks."""
-        return asdict(self)

@@ -1,8 +1,4 @@
-"""Compilers that take torch's own graph and run it here: Inductor, ONNX Runtime, OpenVINO, TVM.
-
-ONNX Runtime runs torch.export's program as ONNX, by the CPU's execution provider; OpenVINO converts the
-program and compiles it for this CPU; TVM compiles it as Relax by LLVM, without tuning.
-"""
+"""Compilers that take torch's own graph and run it here: Inductor, ONNX Runtime, OpenVINO, TVM by LLVM."""
 
 from __future__ import annotations
 

@@ -3,18 +3,9 @@
 make_fx traces forward, backward and update on fake tensors; a second trace removes writes in place. What
 depends on the values of a tensor cannot be captured and is refused.
 
-A step as a pure function of tensors, before it is captured.
-
-A graph of one operator, taken out of a captured graph, to ask an engine whether it has code for it.
-
-Operators written differently for engines that have no code for them: what a target needs of its own.
-
-`lines_of` counts these lines; a target that needs none shares every line with eager PyTorch.
-
-AdamW's update (arXiv 1711.05101) as a part of the captured step, and by torch.optim.AdamW.
-
-The step that is captured is the tenth: its first moments are zero, so that a tenth of each gradient can be
-read from the new ones, and its second moments are small positive numbers.
+The update is AdamW's (arXiv 1711.05101). The step that is captured is the tenth: its first moments are zero,
+so that a tenth of each gradient can be read from the new ones, and its second moments are small positive
+numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +15,7 @@ import copy
 import inspect
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -90,22 +82,13 @@ def code_lines(source: str) -> set[int]:
     """Return the numbers of the lines of `source` that hold code; a docstring's are left out."""
     tree = ast.parse(inspect.cleandoc(source) if source[:1].isspace() else source)
     lines: set[int] = set()
-    docstrings = set(_docstring_lines(tree))
+    docstrings: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.expr | ast.stmt | ast.arg | ast.alias):
             lines |= {node.lineno, node.end_lineno or node.lineno}
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+            docstrings |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     return lines - docstrings
-
-
-def _docstring_lines(tree: ast.AST) -> list[int]:
-    found: list[int] = []
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            value = body[0].value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found += range(body[0].lineno, (body[0].end_lineno or body[0].lineno) + 1)
-    return found
 
 
 DEPENDS = (
@@ -113,6 +96,7 @@ DEPENDS = (
 )
 
 
+@dataclass(eq=False)
 class Capture:
     """A captured graph. `inputs`: tensors in the order of its placeholders; `capture_s`: of capturing it.
 
@@ -121,21 +105,13 @@ class Capture:
     earlier process of the sweep, had made them.
     """
 
-    def __init__(
-        self,
-        graph: fx.GraphModule,
-        inputs: Sequence[Tensor],
-        output_names: Sequence[str],
-        capture_s: float = 0.0,
-        dynamic: tuple[tuple[int, ...], ...] = (),
-    ) -> None:
-        self.graph = graph
-        self.inputs = tuple(inputs)
-        self.output_names = tuple(output_names)
-        self.capture_s = capture_s
-        self.dynamic = dynamic
-        self.lent_s = 0.0
-        self._made: dict[str, tuple[Any, float]] = {}
+    graph: fx.GraphModule
+    inputs: tuple[Tensor, ...]
+    output_names: tuple[str, ...]
+    capture_s: float = 0.0
+    dynamic: tuple[tuple[int, ...], ...] = ()
+    lent_s: float = field(default=0.0, init=False)
+    _made: dict[str, tuple[Any, float]] = field(default_factory=dict, init=False)
 
     @property
     def exported(self) -> torch.export.ExportedProgram:
@@ -201,12 +177,6 @@ class Capture:
     def nodes(self) -> list[fx.Node]:
         """Return the nodes that compute: no input, output or choice of one of several results."""
         return [node for node in self.graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-
-    @property
-    def output_dtypes(self) -> list[torch.dtype]:
-        """Return the type of each output."""
-        (output,) = (node for node in self.graph.graph.nodes if node.op == "output")
-        return [one.meta["val"].dtype for one in output.args[0]]
 
     @property
     def flops(self) -> float:
@@ -294,7 +264,8 @@ def single(node: fx.Node) -> tuple[str, Capture]:
         value = argument.meta["val"]
         place = graph.placeholder(f"input_{len(inputs)}")
         place.meta["val"] = value
-        inputs.append(_example(value))
+        fill = 0.5 if value.dtype.is_floating_point else 0
+        inputs.append(torch.full(value.shape, fill, dtype=value.dtype))
         return place
 
     args = fx.map_arg(node.args, placed)
@@ -306,17 +277,10 @@ def single(node: fx.Node) -> tuple[str, Capture]:
     output.meta = {}
     kinds = ",".join(str(one.dtype) for one in inputs)
     module = fx.GraphModule(torch.nn.Module(), graph)
-    return f"{node.target}({kinds})", Capture(module, inputs, ("output",))
+    return f"{node.target}({kinds})", Capture(module, tuple(inputs), ("output",))
 
 
-def _example(value: Any) -> Tensor:
-    if value.dtype.is_floating_point:
-        return torch.full(value.shape, 0.5, dtype=value.dtype)
-    return torch.zeros(value.shape, dtype=value.dtype)
-
-
-STEP = 10
-"""Number of the update, counted from 1."""
+STEP = 10  # number of the update, counted from 1
 
 SECOND_MOMENT = 1e-6
 """Scale of the second moments before the update: that of a small model's squared gradients."""

@@ -102,10 +102,9 @@ def xla_targets(subject: Subject, target: str = "tpu_v5e") -> Subject:
 def any_length(
     subject: Subject, engine: Literal["inductor", "iree", "onnx_runtime", "openvino"] = "inductor"
 ) -> Subject:
-    """Engines that compile once for sequences of any length, from a graph that leaves the length open.
+    """Engines that compile once for sequences of any length; half of the workload's is compared, too.
 
-    The result is compared at the workload's length and, from the same code, at half of it. `engine`: which
-    one compiles.
+    `engine`: which one compiles.
     """
     engines = {"inductor": inductor, "iree": iree, "onnx_runtime": onnx_runtime, "openvino": openvino}
     chosen = engines[engine](subject).engine

@@ -6,7 +6,7 @@ The models of layers and training steps: this project's transformer, or a config
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -35,8 +35,6 @@ from suites.training.models.model import (
     rotary_tables,
 )
 from suites.training.workload import ModelShape, llama
-
-loss_of_head = linear_cross_entropy
 
 EXPERTS = "batched_mm"
 """How transformers computes experts in a captured step: it gathers each token's experts' weights, so that no
@@ -78,35 +76,29 @@ def adopted(workload: Workload) -> Workload:
 def model_of(workload: Workload, generator: torch.Generator, functions: Functions) -> nn.Module:
     """Return the model in the workload's type; its forward maps tokens and targets to the loss."""
     with initialised_from(generator):
-        if workload.hf_config is not None:
-            model: nn.Module = _of_config(workload.hf_config)
+        if workload.hf_config is None:
+            own = {"linear_cross_entropy": linear_cross_entropy, **functions}
+            model: Any = Transformer(shape_of(workload), "explicit", own)
         else:
-            model = Transformer(
-                shape_of(workload), "explicit", {"linear_cross_entropy": loss_of_head, **functions}
-            )
-    return model.to(workload.torch_dtype).eval()
-
-
-def _of_config(config: Mapping[str, Any]) -> nn.Module:
-    """Return transformers' model with experts whose sizes do not depend on the routing."""
-    model = huggingface.build(config)
-    inner: Any = model.model
-    if getattr(inner.config, "_experts_implementation", None) is not None:
-        inner.set_experts_implementation(EXPERTS)
-    return model
+            model = huggingface.build(workload.hf_config)
+            if getattr(model.model.config, "_experts_implementation", None) is not None:
+                model.model.set_experts_implementation(EXPERTS)
+    return model.to(workload.torch_dtype).eval()  # type: ignore[no-any-return]
 
 
 def problem_of(workload: Workload, seed: int, functions: Functions = NONE) -> Problem:
-    """Return what the workload computes, with inputs drawn from `seed`.
-
-    `functions` replace operators, alone and in the project's transformer, by name: see
-    `models.model.Functions`.
-    """
+    """Return what the workload computes, with inputs from `seed`; `functions` replace operators."""
     generator = torch.Generator().manual_seed(seed)
     forward = FORWARDS[workload.operation](workload, generator, functions)
     if workload.passes == "forward":
         return _without_gradients(forward)
-    differentiable = with_backward(forward, output_like(workload, seed), generator)
+    if workload.operation == "training_step":
+        output = torch.empty((), device="meta")  # the loss
+    else:
+        same = FORWARDS[workload.operation](workload, torch.Generator().manual_seed(seed), NONE)
+        with torch.no_grad():
+            output = same.function(*(one.to("meta") for one in same.inputs))
+    differentiable = with_backward(forward, output, generator)
     if workload.passes == "backward":
         return differentiable
     return graph.with_update(differentiable, forward, generator)
@@ -116,30 +108,17 @@ def _without_gradients(forward: Forward) -> Problem:
     def function(*arguments: Tensor) -> tuple[Tensor, ...]:
         return (forward.function(*arguments),)
 
-    def plain() -> Callable[[], Sequence[Tensor]]:
-        def call() -> Sequence[Tensor]:
-            with torch.no_grad():
-                return function(*forward.inputs)
+    def call() -> Sequence[Tensor]:
+        with torch.no_grad():
+            return function(*forward.inputs)
 
-        return call
-
-    return Problem(function, forward.inputs, ("output",), 0, plain, forward)
-
-
-def output_like(workload: Workload, seed: int) -> Tensor:
-    """Return a tensor of the output's shape and type, without values; a step's is a scalar, its loss."""
-    if workload.operation == "training_step":
-        return torch.empty((), device="meta")
-    plain = FORWARDS[workload.operation](workload, torch.Generator().manual_seed(seed), NONE)
-    with torch.no_grad():
-        return plain.function(*(one.to("meta") for one in plain.inputs))
+    return Problem(function, forward.inputs, ("output",), 0, lambda: call, forward)
 
 
 def with_backward(forward: Forward, output: Tensor, generator: torch.Generator) -> Problem:
-    """Return the output and the gradients of the named inputs.
+    """Return the output, like `output`, and the gradients of the named inputs.
 
-    The upstream gradient of a loss is 1, any other is normal. `output`: a tensor of the output's shape and
-    type, without values.
+    The upstream gradient of a loss is 1, any other is normal.
     """
     count = len(forward.names)
     upstream = () if output.dim() == 0 else (draw(generator, output.shape, output.dtype),)
@@ -210,7 +189,7 @@ def cross_entropy(workload: Workload, generator: torch.Generator, functions: Fun
     size = (workload.vocab_size, workload.hidden_size)
     weight_VD = draw(generator, size, workload.torch_dtype, 1 / math.sqrt(workload.hidden_size))
     targets_N = torch.randint(workload.vocab_size, (rows(workload),), generator=generator)
-    function = functions.get("linear_cross_entropy", loss_of_head)
+    function = functions.get("linear_cross_entropy", linear_cross_entropy)
     return Forward(function, (x_ND, weight_VD, targets_N), ("x", "weight"))
 
 
@@ -225,11 +204,8 @@ def block(workload: Workload, generator: torch.Generator, functions: Functions) 
     size = (workload.micro_batch_size, workload.seq_len, workload.hidden_size)
     x_BTD = draw(generator, size, workload.torch_dtype)
 
-    def positions(x_BTD: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> PositionTensors:
-        return PositionTensors(cos_TK, sin_TK, causal_mask(x_BTD.shape[1], x_BTD.device))
-
     def arguments(x_BTD: Tensor, cos_TK: Tensor, sin_TK: Tensor) -> tuple[object, ...]:
-        return x_BTD, positions(x_BTD, cos_TK, sin_TK)
+        return x_BTD, PositionTensors(cos_TK, sin_TK, causal_mask(x_BTD.shape[1], x_BTD.device))
 
     return of_module(layer, (x_BTD,), (cos_TK, sin_TK), ("x",), arguments)
 

@@ -3,9 +3,8 @@
 Pennycook, Sewall and Lee, arXiv 1611.07409, define performance portability as |H| / sum(1 / e_i) over the
 platforms i of a set H, and as 0 where one is not supported. Application efficiency e_i is the best observed
 time on i over this one's; architectural efficiency is the achieved rate over the platform's peak. Here a
-platform is this device with one workload. The cascade is that of Sewall, Pennycook, Jacobsen, Deakin and
-McIntosh-Smith, Interpreting and Visualizing Performance Portability Metrics, P3HPC 2020,
-doi 10.1109/P3HPC51967.2020.00007.
+platform is this device with one workload. The cascade is that of Sewall et al., P3HPC 2020, doi
+10.1109/P3HPC51967.2020.00007.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def cascade(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure | N
     if count < 2:
         return None
     means = {name: harmonic_mean(list(one.values())) for name, one in found.items()}
-    ordered = sorted(found, key=lambda name: -_area(found[name]))
+    ordered = sorted(found, key=lambda name: -sum(found[name].values()))
     hidden = [spec.name("optimization", name) for name in ordered[MOST_LINES:]]
     drawing, ends = Drawing(block.id, 420), []
     for i, name in enumerate(ordered[:MOST_LINES]):
@@ -150,7 +149,3 @@ def cascade(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure | N
     return drawing.finish(
         block.title, text, alt_text(block.title, [spec.name("optimization", n) for n in ordered])
     )
-
-
-def _area(efficiencies: dict[str, float]) -> float:
-    return sum(efficiencies.values())

@@ -1,11 +1,7 @@
 """One variant in a process: the captured graph, what the engine made of it, and how far off it is.
 
 An error is |ours - float64| over the largest |float64| of the same tensor; of parameters after an update,
-over the largest change. What a rounding of the largest gradient, or of the largest parameter, explains is no
-error.
-
-How much of a captured graph an engine covers: all of it, or the operators that it compiles alone. A graph for
-sequences of any length, and the float64 reference, are made here as well.
+over the largest change. What a rounding of the largest gradient or parameter explains is no error.
 """
 
 from __future__ import annotations
@@ -36,8 +32,8 @@ class Session:
     """The state of one variant.
 
     `failure`: the compiler's message in one line, where it has no code for the graph. `compile_s`: seconds
-    from the captured graph to the first result, less those of a second call. What engines share, such as
-    StableHLO's text, counts for each of them.
+    from the captured graph to the first result, less those of a second call; what engines share counts for
+    each.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -90,21 +86,19 @@ class Session:
         second_s = time.perf_counter() - begin_s
         if self.compile_s is not None:
             self.compile_s += max(first_s - second_s, 0.0)
-        return tensors if self._updates_in_place() else [*tensors, self._tensors(result)]
+        engine = self.subject.engine
+        if self.subject.workload.passes == "update" and (engine is None or not engine.takes_graph):
+            return tensors  # an eager step continues from the last one's parameters
+        return [*tensors, self._tensors(result)]
 
     def _tensors(self, result: Any) -> list[Tensor]:
         assert self.compiled is not None
         return [one.detach().clone() for one in self.compiled.tensors(result)]
 
-    def _updates_in_place(self) -> bool:
-        """Return whether each call continues from the last one's parameters, as eager steps do."""
-        engine = self.subject.engine
-        return self.subject.workload.passes == "update" and (engine is None or not engine.takes_graph)
-
     def check(self) -> None:
-        """Compare with float64, two calls where each computes the same; raises `WrongResult`.
+        """Compare with float64, two calls where each computes the same, since a data race is right at times.
 
-        A data race gives the right result at times.
+        Raises `WrongResult`.
         """
         workload, seed = self.subject.workload, self.subject.seed
         expected = reference(workload, seed)
@@ -180,8 +174,7 @@ BUDGET_S = 30.0
 def coverage(session: Session) -> Iterator[Reading | Note]:
     """Yield the shares of the graph's operators, and of its products' FLOP, that the engine has code for.
 
-    Where the full graph compiled, both are 1. Else every kind of operator is compiled alone, once for each
-    combination of types, in the first process of a sweep.
+    Where the full graph did not compile, every kind of operator is compiled alone, once for all types.
     """
     engine, nodes = session.subject.engine, session.capture.nodes
     if engine is not None and not engine.takes_graph:
@@ -257,7 +250,9 @@ def compare(
 
     `before`: parameters before the update by the name of their output.
     """
-    names, dtypes = capture.output_names, capture.output_dtypes
+    names = capture.output_names
+    (output,) = (node for node in capture.graph.graph.nodes if node.op == "output")
+    dtypes = [one.meta["val"].dtype for one in output.args[0]]
     if len(ours) != len(expected):
         raise WrongResult(f"{len(ours)} outputs, not {len(expected)}")
     precision = next(one.dtype for one in capture.inputs if one.is_floating_point())
@@ -315,8 +310,7 @@ def other_length(workload: Workload, seed: int) -> Problem:
 def captured_for_any_length(workload: Workload, seed: int) -> Capture:
     """Return the graph whose sequence length is a symbol; raises `Unavailable` where the code fixes it.
 
-    Which dimensions depend on the length is read off the inputs at two lengths. All others stay numbers, so
-    that sizes that happen to be equal are not taken for one.
+    Which dimensions depend on the length is read off the inputs at two lengths; all others stay numbers.
     """
     begin_s = time.perf_counter()
     own, other = problem_of(workload, seed), other_length(workload, seed)
@@ -326,25 +320,19 @@ def captured_for_any_length(workload: Workload, seed: int) -> Capture:
     )
     shapes = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=shapes, allow_non_fake_inputs=True)
-    fakes = [
-        mode.from_tensor(one, symbolic_context=StatelessSymbolicContext(dynamic_sizes=_sizes(one, of)))
-        for one, of in zip(own.inputs, dims, strict=True)
-    ]
+    fakes = []
+    for one, of in zip(own.inputs, dims, strict=True):
+        sizes = [DimDynamic.DYNAMIC if dim in of else DimDynamic.STATIC for dim in range(one.dim())]
+        context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+        fakes.append(mode.from_tensor(one, symbolic_context=context))
     symbols = [fakes[index].shape[dim] for index, of in enumerate(dims) for dim in of]
     with mode:
         graph = traced(own, fakes)
-    if not symbols or any(_fixed(shapes, one) for one in symbols):
+    # A symbol that the trace has replaced by a number is an int, or has a number as its expression.
+    numbers = [isinstance(one, int) or shapes.replace(one.node.expr).is_number for one in symbols]
+    if not symbols or any(numbers):
         raise Unavailable("the model's code fixes the length of its sequences")
     return Capture(graph, own.inputs, own.output_names, time.perf_counter() - begin_s, dims)
-
-
-def _sizes(tensor: Tensor, dims: Sequence[int]) -> list[DimDynamic]:
-    return [DimDynamic.DYNAMIC if dim in dims else DimDynamic.STATIC for dim in range(tensor.dim())]
-
-
-def _fixed(shapes: ShapeEnv, size: int | torch.SymInt) -> bool:
-    """Return whether the trace has replaced a symbol by a number."""
-    return isinstance(size, int) or bool(shapes.replace(size.node.expr).is_number)
 
 
 WIDE = torch.float64

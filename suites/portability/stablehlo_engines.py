@@ -1,9 +1,7 @@
 """Compilers of StableHLO: IREE and XLA, for this CPU and for devices that need not be here.
 
-IREE compiles by LLVM for this CPU and runs by its own runtime; XLA is the CPU client of JAX's package. Each
-target gets the same StableHLO as the CPU, and nothing is run: the record has whether it compiles, the bytes
-and seconds, and for CUDA and ROCm the registers and spills of the kernel that needs most. For TPUs libtpu
-compiles for a topology that it describes.
+For those nothing is run: the record has whether it compiles, the bytes and seconds, and for CUDA and ROCm the
+registers and spills of the kernel that needs most. For TPUs libtpu compiles for a topology that it describes.
 """
 
 from __future__ import annotations
@@ -91,7 +89,12 @@ def usage_readings(objects: Mapping[str, bytes], target: str) -> Iterator[Readin
     SPIR-V, for Vulkan and Metal, has no registers.
     """
     try:
-        kernels = [kernel for name, code in objects.items() for kernel in _kernels(name, code, target)]
+        kernels: list[KernelUsage] = []
+        for name, code in objects.items():
+            if name.endswith(".hsaco"):
+                kernels += of_hsaco(code)
+            elif name.endswith(".ptx"):
+                kernels += of_ptx(code.decode(), target.removeprefix("cuda_"))
     except Unavailable as reason:
         yield Note(f"registers: not read, {reason}")
         return
@@ -102,12 +105,6 @@ def usage_readings(objects: Mapping[str, bytes], target: str) -> Iterator[Readin
             "kernels": len(kernels),
         }
         yield from (Reading(name, "1", value, Origin.CALCULATED) for name, value in largest.items())
-
-
-def _kernels(name: str, code: bytes, target: str) -> list[KernelUsage]:
-    if name.endswith(".hsaco"):
-        return of_hsaco(code)
-    return of_ptx(code.decode(), target.removeprefix("cuda_")) if name.endswith(".ptx") else []
 
 
 XLA_TRIED = "0.10.2"

@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 class Compiled(NamedTuple):
     """What an engine made of a graph.
 
-    `call` computes once, with inputs that are on the device already, and waits; None where the target's
-    device is not here. `tensors` converts what `call` returns. `size_B`: of the compiled program, None where
-    the engine does not give it. `readings`: further ones, such as registers; an iterator reads them once
-    compiling is over. `compile_method`: "cached"
-    where the engine found its code on disk, "cold" where it could have. `call_with`: computes once with other
-    inputs, which may be of another length where the graph leaves that open.
+    `call` computes once, with inputs that are on the device already, and waits; None where the device is not
+    here. `tensors` converts what it returns. `size_B`: of the program, None where it is not known.
+    `readings`: further ones, read once compiling is over. `compile_method`: "cached" where the engine found
+    its code on disk, "cold" where it could have. `call_with`: computes once with other inputs, of another
+    length where the graph leaves that open.
     """
 
     call: Callable[[], Any] | None

@@ -22,6 +22,9 @@ from suites.portability.subject import Subject
 from suites.portability.workload import Workload
 from suites.training.models import huggingface, model
 
+CLASSES = {"matmul": "matmul", "attention": "attention", "block": "block", "training_step": "step"}
+"""Classes of operations; all others are pointwise."""
+
 
 def build(workload: Json, seed: int) -> Subject:
     """Return the baseline; raises `Unavailable` for a model that cannot be built."""
@@ -54,7 +57,7 @@ def conditions(session: Session) -> Mapping[str, str]:
     return {
         "device": "cpu",
         "operation": workload.operation,
-        "class": class_of(workload),
+        "class": CLASSES.get(workload.operation, "pointwise"),
         "passes": workload.passes,
         "dtype": workload.dtype,
         "target": engine.target if engine else "host",
@@ -63,12 +66,6 @@ def conditions(session: Session) -> Mapping[str, str]:
         "threads": str(torch.get_num_threads()),
         **({"model_code": huggingface.model_code(workload.hf_config)} if workload.hf_config else {}),
     }
-
-
-def class_of(workload: Workload) -> str:
-    """Return the class of a workload: pointwise, attention, matmul, block or step."""
-    classes = {"matmul": "matmul", "attention": "attention", "block": "block", "training_step": "step"}
-    return classes.get(workload.operation, "pointwise")
 
 
 def read_once(session: Session) -> Iterator[Reading | Note]:
@@ -110,14 +107,9 @@ def close(session: Session) -> None:
     sessions.clear()
 
 
-SIDE = 1024
-"""Rows and columns of the products that this CPU's rate is read from."""
-
-PRODUCTS, BUDGET_S = 20, 1.0
-"""Products at most, and seconds at most; the fastest counts."""
-
-REASONS = 3
-"""Reasons of graph breaks that are noted at most."""
+SIDE = 1024  # rows and columns of the products that this CPU's rate is read from
+PRODUCTS, BUDGET_S = 20, 1.0  # products at most, and seconds at most; the fastest counts
+REASONS = 3  # reasons of graph breaks that are noted at most
 
 
 def eager_readings(session: Session) -> Iterator[Reading | Note]:
@@ -165,8 +157,6 @@ def matmul_rate(dtype: torch.dtype) -> float:
 
 def source_lines(subject: Subject) -> Iterator[Reading]:
     """Yield the lines of the step that all engines share, those of this one alone, and their divergence.
-
-    Our Triton kernels are lines of their own, the same for every target.
 
     Code divergence of two platforms is the Jaccard distance of their lines, 1 - shared / all of both (Harrell
     and Kitson, P3HPC 2018, doi 10.1109/P3HPC.2018.00006); here one of the two is eager PyTorch.

@@ -1,19 +1,15 @@
 """Our own Triton kernels (suites/training/triton_kernels) in the place of the operators that they cover.
 
-Interpreted: on a CPU Triton has no compiler; they are checked at a small shape and not timed. Compiled for
-this CPU: the text that runs on GPUs, from packages alone. Triton's IR becomes linalg by triton-ascend's tool
-and machine code by torch-mlir's MLIR and LLVM. Eager PyTorch computes the rest of a step.
-
-For targets that need not be here: what every kernel of the workload needs of a GPU, by Triton's compiler; and
-for Huawei's Ascend every kernel to linalg, by triton-ascend's tool. What follows, from linalg to the NPU's
-code, is Huawei's compiler, which no package has.
+Interpreted, they are checked at a small shape and not timed. Compiled for this CPU, Triton's IR becomes
+linalg by triton-ascend's tool and machine code by torch-mlir's MLIR and LLVM; eager PyTorch computes the rest
+of a step. For other targets: what every kernel of the workload needs of a GPU, by Triton's compiler; and for
+Huawei's Ascend every kernel to linalg, after which no package has its compiler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -85,8 +81,8 @@ SMALL: dict[str, Any] = {
 
 def interpreted(workload: Workload, seed: int) -> Callable[[object], Compiled]:
     """Return what runs the step with our kernels interpreted; raises `Unavailable` where there is none."""
-    problem = partial(problem_of, workload, seed, functions_of(workload))
-    return lambda capture: Compiled(problem().plain())
+    functions = functions_of(workload)
+    return lambda capture: Compiled(problem_of(workload, seed, functions).plain())
 
 
 def small(workload: Workload) -> Workload:
@@ -96,10 +92,10 @@ def small(workload: Workload) -> Workload:
 
 def compiled_here(workload: Workload, seed: int) -> Callable[[object], Compiled]:
     """Return what runs the step with our kernels compiled; raises `Unavailable` where there is none."""
-    problem = partial(problem_of, workload, seed, functions_of(workload))
+    functions = functions_of(workload)
 
     def compiled(capture: object) -> Compiled:
-        step = problem().plain()
+        step = problem_of(workload, seed, functions).plain()
 
         def call() -> Sequence[Tensor]:
             with compiled_on_cpu():

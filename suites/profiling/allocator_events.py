@@ -1,14 +1,13 @@
 """What an allocator did in each step: calls, peak, order, and how long memory outlives its last use.
 
-torch's profiler on a CPU and the memory history on CUDA give the same events, so that `summaries` counts
-them in one way. Of a dry run, late releases such as those of FSDP1 are replayed: see `DelayedAllocator`.
+torch's profiler on a CPU and the memory history on CUDA give the same events. Of a dry run, late releases
+such as those of FSDP1 are replayed: see `DelayedAllocator`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from random import Random
 from typing import Any, NamedTuple
 
@@ -23,8 +22,7 @@ from suites.training.on_rank import device
 from suites.training.techniques import build_step
 from suites.training.trainer import Trainer
 
-MARK = "fsdp_versions.step:"
-"""Begins the name of the range with which a step begins."""
+MARK = "fsdp_versions.step:"  # begins the name of the range with which a step begins
 
 HISTORY = 10_000_000
 """Most entries of CUDA's history that are kept: a step of 8 billion parameters has some ten thousand."""
@@ -34,8 +32,7 @@ class AllocatorEvent(NamedTuple):
     """One allocation (`delta_B` > 0) or release, in the order in which they took place.
 
     `held_s` and `held_operations`: of a release, how long after the last use, and after how many further
-    operations, those that others call counted too; None where that is unknown. On CUDA `held_s` is from the
-    request to the completion, which waits for the streams that recorded the block.
+    operations; None where that is unknown. On CUDA `held_s` is from the request to the completion.
     """
 
     step: int
@@ -46,19 +43,14 @@ class AllocatorEvent(NamedTuple):
     stream: int = 0
 
 
-@contextmanager
-def cpu_profile() -> Iterator[Any]:
+def cpu_profile() -> Any:
     """Return a profiler of the CPU's allocations, and of operations with the storages that they read."""
     activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True) as profile:
-        yield profile
+    return torch.profiler.profile(activities=activities, profile_memory=True, record_shapes=True)
 
 
 def cpu_events(profile: Any) -> list[AllocatorEvent]:
-    """Return the events from the first marked step on.
-
-    Storages made before that step are released like any other.
-    """
+    """Return the events from the first marked step on."""
     require_tried_version()
     nodes = sorted(
         _nodes(profile.profiler.kineto_results.experimental_event_tree()),
@@ -119,8 +111,8 @@ def _trace() -> list[Any]:
 def cuda_events(trace: Sequence[Mapping[str, Any]], begins: Sequence[int]) -> list[AllocatorEvent]:
     """Return the events of CUDA's memory history from the first step on; steps begin at these entries.
 
-    A release takes effect with `free_completed`. Its request comes earlier where another stream had recorded
-    the block (torch.Tensor.record_stream). Names of actions: torch/cuda/_memory_viz.py.
+    A release takes effect with `free_completed`, later than its request where another stream had recorded the
+    block (torch.Tensor.record_stream). Names of actions: torch/cuda/_memory_viz.py.
     """
     events, requested_us = [], {}
     for index, entry in enumerate(trace):
@@ -270,10 +262,7 @@ GATHER_STREAM = 1
 
 
 def reserved_by_step(timeline: Timeline, most: int, steps: int, seed: int) -> list[int]:
-    """Return the most bytes reserved in each of `steps` steady steps after those of the timeline.
-
-    Communication buffers are in a pool of their own, that of the stream that gathers.
-    """
+    """Return the most bytes reserved in each of `steps` steady steps after those of the timeline."""
     model = DelayedAllocator(timeline.kinds, most, seed)
     model.serve(timeline.events)
     steady = timeline.events[timeline.since :]
@@ -290,7 +279,7 @@ def reserved_by_step(timeline: Timeline, most: int, steps: int, seed: int) -> li
 def from_before(steady: Sequence[MemoryEvent]) -> tuple[list[int], list[int]]:
     """Return the storages that a step releases without having allocated them, and those that it leaves.
 
-    The step after it releases the latter, such as its loss, where this one releases the former.
+    The step after it releases the latter, such as its loss.
     """
     inherited: list[int] = []
     kept: list[int] = []
@@ -308,11 +297,10 @@ class DelayedAllocator:
     """A model of the allocator in which communication buffers become free late.
 
     FSDP1 gathers parameters in a stream of its own and marks the memory as used by the computation's
-    (torch.Tensor.record_stream). The allocator then reuses a released block only when the GPU has passed the
-    release; how far the CPU is ahead decides what is reserved, and it differs from step to step. FSDP2 marks
-    nothing. The delay is imposed here: a release takes effect after up to `most` further allocations of such
-    buffers, drawn at random. torch's FSDP1 waits once two gathered units are not yet released
-    (limit_all_gathers, torch/distributed/fsdp/_limiter_utils.py), which bounds the delay by 2.
+    (torch.Tensor.record_stream): a released block is reused only when the GPU has passed the release. FSDP2
+    marks nothing. Here a release takes effect after up to `most` further allocations of such buffers, drawn
+    at random. torch's FSDP1 waits once two gathered units are not yet released (limit_all_gathers,
+    torch/distributed/fsdp/_limiter_utils.py), which bounds the delay by 2.
     """
 
     def __init__(self, kinds: Sequence[str], most: int, seed: int) -> None:
@@ -327,8 +315,11 @@ class DelayedAllocator:
         for storage, delta_B, _, stream in events:
             gathers = self._kinds[storage] == COMMUNICATION
             if delta_B > 0:
-                if gathers:
-                    self._release_due()
+                if gathers:  # what has waited for as many allocations as it should is released before
+                    due = [block for when, block in self._late if when <= self._gathered]
+                    self._late = [one for one in self._late if one[0] > self._gathered]
+                    for block in due:
+                        self.allocator.release(block)
                     self._gathered += 1
                 self._blocks[storage] = self.allocator.allocate(delta_B, GATHER_STREAM if gathers else stream)
             elif gathers and (delay := self._random.randint(0, self._most)):
@@ -340,10 +331,3 @@ class DelayedAllocator:
         """Give live storages other numbers."""
         blocks = {new: self._blocks.pop(old) for old, new in numbers.items()}
         self._blocks.update(blocks)
-
-    def _release_due(self) -> None:
-        """Release what has waited for as many allocations as it should: before the next one is served."""
-        due = [block for when, block in self._late if when <= self._gathered]
-        self._late = [one for one in self._late if one[0] > self._gathered]
-        for block in due:
-            self.allocator.release(block)

@@ -1,8 +1,8 @@
 """The clock_speed suite: what a slow rank and unsteady speeds cost in synchronous training.
 
 The baseline is DDP with every rank at full speed. Speeds are imposed on the ranks of a CPU by a quota of its
-time, so every time is emulated: nothing is said about why a GPU's clock changes. Each sample runs a few
-updates at full speed, then some at the variant's speeds.
+time, so every time is emulated. Each sample runs a few updates at full speed, then some at the variant's
+speeds.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ImposedSpeeds:
     def impose(self, speeds: Sequence[float | None]) -> None:
         """Give each process its speed from now on; None: no limit. A speed that stays is not set again.
 
-        Because the kernel starts a new period where a quota is set, with all of it unused.
+        The kernel starts a new period where a quota is set, with all of it unused.
         """
         for index, speed in enumerate(speeds):
             if speed != self._set[index]:
@@ -72,7 +72,7 @@ class ImposedSpeeds:
     def following(self, dwells: Iterator[tuple[float, ...]], dwell_s: float) -> Iterator[list[Dwell]]:
         """Impose dwell after dwell in the block, each for `dwell_s`; 0: the first one throughout.
 
-        The list gets what was imposed and when, by time.monotonic. At the end nothing is limited.
+        The list gets what was imposed and when, by time.monotonic.
         """
         imposed: list[Dwell] = []
         ended = threading.Event()
@@ -251,10 +251,7 @@ def of_parts(parts: MeanParts, before: MeanParts, speeds: Speeds) -> Iterator[Re
 
 
 def predicted(instants: Instants, imposed: list[Dwell], before: MeanParts) -> float:
-    """Return the mean step that the imposed speeds give, with the work and communication at full speed.
-
-    Steps begin when gradients were averaged for the first time, and are as many as those that were timed.
-    """
+    """Return the mean step that the imposed speeds give, with the work and communication at full speed."""
     begin_s = max(one["averaged"][0] for one in instants)
     count = len(instants[0]["averaged"]) - 1
     work_s = [one.computing_s for one in before.ranks]

@@ -1,8 +1,7 @@
-"""A process that keeps one core busy for a known share of the time, started by `injector.py`.
+"""A process that keeps one core busy for a known share of the time.
 
-It works until it has had its share of a period in processor time, then sleeps for the rest of the period. The
-line that it prints once it runs says that it does. The kernel ends it with its parent, even while it is
-stopped.
+It works until it has had its share of a period, then sleeps for the rest of it, and prints a line once it
+runs. The kernel ends it with its parent, even while it is stopped.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Name what steps lost time to: differences in the trace, explained by what was counted meanwhile.
 
 A recording has pairs of steps, one with what is suspected and one without. A state of a rank that takes
-longer in the pairs' differences, beyond their noise, is a loss. The trace of a rank that computes longer does
-not show why. The kernel's counters do: a quota held its group back, its thread waited for a core, or its core
-was slower. Where none of these grew, the loss is not named.
+longer, beyond the noise of the pairs, is a loss. Of longer computing the trace does not show why, but the
+kernel's counters do: a quota held the rank's group back, its thread waited for a core, or its core was
+slower. Where none of these grew, the loss is not named.
 
 A difference shows where it is at least `LEAST_SHARE` of the step and its lower confidence bound is above
-zero. The bound is that of a trimmed mean (Yuen, Biometrika 61, 1974), one-sided, at `ERROR_RATE` divided by
-the number of differences that are looked at.
+zero, by a trimmed mean (Yuen, Biometrika 61, 1974), one-sided, at `ERROR_RATE` divided by the number of
+differences.
 """
 
 from __future__ import annotations
@@ -25,14 +25,9 @@ from harness.instruments.traces.segments import State
 from suites.profiling.ranks import RankRecord
 from suites.profiling.recorder import StepAccount
 
-LEAST_SHARE = 0.03
-"""A difference below this share of the step is not named."""
-
-ERROR_RATE = 0.01
-"""Share of recordings with nothing injected in which a loss is named, at most."""
-
-EXPLAINS = 0.5
-"""A counter explains longer computing if it grew by at least this share of it."""
+LEAST_SHARE = 0.03  # a difference below this share of the step is not named
+ERROR_RATE = 0.01  # share of recordings with nothing injected in which a loss is named, at most
+EXPLAINS = 0.5  # a counter explains longer computing if it grew by at least this share of it
 
 TRIM = 0.25
 """Share of the differences that is left out at either end: single disturbed steps do not count."""
@@ -158,23 +153,19 @@ def diagnose(recording: Recording) -> list[Finding]:
     """Return the named losses, largest first; none where nothing shows beyond the noise of the steps."""
     ranks = range(len(recording.found.ranks))
     error_rate = ERROR_RATE / (3 * len(ranks) + 1)
-    slowed = [found for rank in ranks for found in _slowed(recording, rank, error_rate)]
+    slowed = [
+        Finding(name, rank, recording.rise_s(name, rank))
+        for rank in ranks
+        if (name := _explained(recording, rank)) and _shows(recording, name, rank, error_rate)
+    ]
     found = [*slowed, *_others(recording, [one.rank for one in slowed], error_rate)]
     return sorted(found, key=lambda one: -one.seconds)
-
-
-def _slowed(recording: Recording, rank: int, error_rate: float) -> Iterator[Finding]:
-    """Yield why a rank's own time is longer, if a counter explains it."""
-    name = _explained(recording, rank)
-    if name and _shows(recording, name, rank, error_rate):
-        yield Finding(name, rank, recording.rise_s(name, rank))
 
 
 def _others(recording: Recording, slowed: Sequence[int], error_rate: float) -> Iterator[Finding]:
     """Yield what is longer of ranks that nothing slows down, and of the link if no rank loses anything.
 
-    Where a rank is late, less of the communication is hidden. And gloo's threads move the data: where a
-    rank's core has less time, its transfers take longer, too.
+    Where a rank is late or its core has less time, for gloo's threads too, communication takes longer.
     """
     ranks = [rank for rank in range(len(recording.found.ranks)) if rank not in slowed]
     found = [

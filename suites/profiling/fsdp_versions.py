@@ -1,9 +1,7 @@
 """The fsdp_versions suite: torch's FSDP1 against FSDP2, in time, in memory and in what the allocator does.
 
-The baseline is FSDP1. Variants share ranks and are timed in turn. Without GPUs ranks meet over gloo, and
-reduce-scatters go round the ring of `harness.instruments.distributed.fake_process_group`. A CPU has neither
-streams nor an allocator that reserves memory: what is reserved is simulated from the calls. A workload that
-is `simulated` is a dry run of one rank on CUDA.
+The baseline is FSDP1. Variants share ranks and are timed in turn. Without GPUs ranks meet over gloo, and what
+is reserved is simulated from the calls. A workload that is `simulated` is a dry run of one rank on CUDA.
 """
 
 from __future__ import annotations
@@ -72,14 +70,12 @@ KEYS = itertools.count()
 SETTLING, STEADY = 2, 4
 """Updates before the allocator is watched, as states are made in the first; and those that are."""
 
-UPDATES = 8
-"""Updates of a sample: their mean is a step's time, and their spread that of steps."""
+UPDATES = 8  # updates of a sample: their mean is a step's time, and their spread that of steps
 
 DELAYS = (1, 2)
 """Most allocations for which releases of FSDP1's gathered parameters are late; see `DelayedAllocator`."""
 
-SEEDS, REPEATED = 5, 4
-"""Draws of the delays, and steps in each."""
+SEEDS, REPEATED = 5, 4  # draws of the delays, and steps in each
 
 AT_ONCE = "released at once"
 

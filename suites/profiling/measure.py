@@ -1,15 +1,12 @@
 """Take recordings of steps with and without what is injected, and read what they show.
 
-How much of what is injected takes effect is calibrated beforehand. A trace of a run elsewhere is read and
-broken down as far as it allows.
+A trace of a run elsewhere is read and broken down as far as it allows.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,10 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from harness.instruments.control_group import CpuQuota
 from harness.instruments.timing.device_telemetry import telemetry_readings
 from harness.instruments.traces.breakdown import Breakdown, breakdown
-from harness.instruments.traces.causes import Cause, advice, causes, sentence
+from harness.instruments.traces.causes import advice, causes, sentence
 from harness.instruments.traces.kineto import read_traces
 from harness.instruments.traces.segments import State
 from harness.records import Note, Origin, Reading, Unavailable
@@ -32,68 +28,34 @@ from suites.profiling.ranks import RankRecord, RecordedRanks, slowed
 from suites.profiling.recorder import Injection, Subject
 from suites.profiling.workload import Workload
 
-SPIN = """
-import os, sys, time
-sys.stdin.readline()
-os.sched_setaffinity(0, {int(sys.argv[1])})
-begin_s, ran_s = time.perf_counter(), time.thread_time()
-while time.perf_counter() - begin_s < float(sys.argv[2]):
-    pass
-print(time.perf_counter() - begin_s - (time.thread_time() - ran_s))
-"""
-"""Prints the seconds that a process which always wants to run is off its core."""
-
-SPIN_S = 0.6
 CALIBRATIONS = 3
 
 
-def calibrated(ranks: RecordedRanks, key: str, injection: Injection | None) -> float:
-    """Return what the injection is measured by, from before the recordings.
+def lengthened_s(ranks: RecordedRanks, key: str, injection: Injection | None) -> float:
+    """Return by how many seconds a slower link lengthens what a step sends, if that is sent alone.
 
-    For a quota: the kernel's count over the seconds for which it holds back a process that always wants to
-    run. For a link: the seconds by which it lengthens what a step sends. Else 0: the injector has a clock.
-    Raises `Unavailable`.
+    0 for what else is injected, which has a clock. Raises `Unavailable` where it cannot be injected here.
     """
-    if injection is None or injection.kind in ("data_wait", "launch_sleep"):
-        return 0.0
-    if injection.kind == "slow_link":
-        if ranks.network is None:
-            raise Unavailable("a link between processes of one network namespace cannot be slowed")
-        return median(lengthened_s(ranks, key, injection) for _ in range(CALIBRATIONS))
-    if not ranks.cores:
+    kind = "" if injection is None else injection.kind
+    if kind in ("competing_load", "cpu_quota") and not ranks.cores:
         raise Unavailable("it needs a core for each rank")
-    if injection.kind == "competing_load":
+    if injection is None or kind != "slow_link":
         return 0.0
-    core = ranks.cores[injection.rank]
-    return median(counted_of_held_back(core, injection.share) for _ in range(CALIBRATIONS))
+    if ranks.network is None:
+        raise Unavailable("a link between processes of one network namespace cannot be slowed")
+    longer_s = []
+    for _ in range(CALIBRATIONS):
+        plain_s = ranks.communicate_s(key)
+        with slowed(ranks.network, injection.rate_B_per_s) as switch:
+            switch(True)
+            longer_s.append(ranks.communicate_s(key) - plain_s)
+    return median(longer_s)
 
 
-def counted_of_held_back(core: int, share: float) -> float:
-    """Return the kernel's count over the seconds that a quota holds a process back: 1 if both agree."""
-    command = [sys.executable, "-c", SPIN, str(core), str(SPIN_S)]
-    with (
-        CpuQuota() as quota,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
-    ):
-        quota.enter(process.pid)
-        quota.limit(share)
-        off_core_s = float(process.communicate("\n")[0])
-        return quota.account().throttled_s / off_core_s
-
-
-def lengthened_s(ranks: RecordedRanks, key: str, injection: Injection) -> float:
-    """Return by how many seconds the slower link lengthens what a step sends, if that is sent alone."""
-    plain_s = ranks.communicate_s(key)
-    assert ranks.network is not None
-    with slowed(ranks.network, injection.rate_B_per_s) as switch:
-        switch(True)
-        return ranks.communicate_s(key) - plain_s
-
-
-def injected_s(recording: Recording, injection: Injection, by: float) -> float:
-    """Return the seconds per step that were injected, with what `calibrated` returned."""
+def injected_s(recording: Recording, injection: Injection, longer_s: float) -> float:
+    """Return the seconds per step that were injected, with what `lengthened_s` returned."""
     if injection.kind == "slow_link":
-        return by
+        return longer_s
     if injection.kind == "cpu_quota":
         return recording.counted(injection.rank, "throttled_s")
     return recording.counted(injection.rank, "slept_s" if injection.seconds else "load_s")
@@ -111,8 +73,7 @@ METRICS = {
 }
 """State of a rank -> the metric of its seconds per step."""
 
-EVERY_RANK = "all ranks"
-"""The method of a mean over ranks."""
+EVERY_RANK = "all ranks"  # the method of a mean over ranks
 
 
 def recorded(ranks: RecordedRanks, key: str, subject: Subject, order: Random) -> Recording:
@@ -131,9 +92,8 @@ def recorded(ranks: RecordedRanks, key: str, subject: Subject, order: Random) ->
 
 
 class PlainTimes(NamedTuple):
-    """The middle times of a step of the slowest rank without the profiler, and the difference in pairs."""
+    """The slowest rank's step with what is injected, without the profiler, and how much longer it is."""
 
-    without_s: float
     injected_s: float
     rise_s: float
 
@@ -143,7 +103,7 @@ def plain_times(ranks: RecordedRanks, key: str, subject: Subject, order: Random)
     records = ranks.record(key, subject.workload.recorded_pairs, subject.injection, order)
     without_s = np.max([column(one.without, "seconds") for one in records], axis=0)
     injected_s = np.max([column(one.injected, "seconds") for one in records], axis=0)
-    return PlainTimes(middle(without_s), middle(injected_s), middle(injected_s - without_s))
+    return PlainTimes(middle(injected_s), middle(injected_s - without_s))
 
 
 def relative_clock(records: Sequence[RankRecord], fastest_s: float) -> float | None:
@@ -153,13 +113,15 @@ def relative_clock(records: Sequence[RankRecord], fastest_s: float) -> float | N
         return float(np.mean([one["clock_Hz"] / one["peak_clock_Hz"] for one in telemetry]))
     if torch.cuda.is_available():
         return None
-    return fastest_s / middle(np.concatenate([column(one.accounts, "chain_s") for one in records]))
+    return fastest_s / middle(
+        np.concatenate([column([*one.without, *one.injected], "chain_s") for one in records])
+    )
 
 
 def model_FLOP(workload: Workload) -> float:
     """Return the FLOP of a rank's step: 6 per parameter and token, 12 T d per layer and token for attention.
 
-    Source: Kaplan et al., arXiv 2001.08361; half of the attention's scores are masked, and counted.
+    Source: Kaplan et al., arXiv 2001.08361; masked scores count too.
     """
     tokens = workload.sequences * workload.seq_len
     attention = 12.0 * workload.num_hidden_layers * workload.hidden_size * workload.seq_len
@@ -186,7 +148,6 @@ def factor_readings(found: Breakdown, origin: Origin) -> Iterator[Reading]:
     if "frequency" in lost_s:
         clock_s = lost_s.pop("frequency")
         yield Reading("frequency_to_largest_other", "1", clock_s / max(lost_s.values()), origin)
-    yield Reading("product_error", "1", found.factors.observed_s / found.step_s - 1, origin)
 
 
 def losses_s(found: Breakdown) -> dict[str, float]:
@@ -241,38 +202,18 @@ class TracedElsewhere:
     subject: Subject
     found: Breakdown
 
-    @property
-    def conditions(self) -> Mapping[str, str]:
-        """Return what the trace reports of its run."""
-        trace = self.found.ranks[0].activity.trace
-        return {
-            "device": "cuda" if trace.has_device else "cpu",
-            "device_name": ", ".join(dict.fromkeys(trace.devices)) or "not in the trace",
-            "ranks": str(trace.world_size),
-            "recorded": "elsewhere",
-        }
 
-
-def read_elsewhere(subject: Subject) -> TracedElsewhere:
-    """Return the breakdown of the subject's trace; raises TraceError."""
-    assert subject.workload.trace is not None
-    return TracedElsewhere(subject, breakdown(read_traces(Path(subject.workload.trace))))
-
-
-def in_a_sentence(found: Breakdown, named: Sequence[Cause]) -> str:
+def in_a_sentence(found: Breakdown) -> str:
     """Return where the time goes, and what the trace shows about its launch gaps and its loader."""
-    return " ".join([sentence(found, named), *advice(found)])
+    return " ".join([sentence(found, causes(found)), *advice(found)])
 
 
 def readings_elsewhere(session: TracedElsewhere) -> Iterator[Reading | Note]:
-    """Read the shares and factors, what is named, and what the trace does not have."""
+    """Read the shares and factors, and what the trace does not have."""
     found = session.found
     yield Reading("profiled_time", "s", found.step_s, Origin.MEASURED)
     yield from state_readings(found, Origin.MEASURED, slice(None))
     yield from factor_readings(found, Origin.MEASURED)
-    named = causes(found)
-    for cause in named:
-        yield Reading("named_share", "1", cause.share, Origin.MEASURED, cause.name)
-    yield Note(in_a_sentence(found, named))
+    yield Note(in_a_sentence(found))
     for missing in found.missing:
         yield Note(f"Missing: {missing}")

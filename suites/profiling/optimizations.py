@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from harness.bounds import Bounds, PositiveInt
@@ -66,14 +67,16 @@ def alternating(
 
     `dwell_s`: how long a rank keeps a speed; `together`: ranks change at once, else each by itself.
     """
-    return subject.at("alternating", dwell_s, together)
+    return replace(
+        subject, speeds=replace(subject.speeds, pattern="alternating", dwell_s=dwell_s, together=together)
+    )
 
 
 def one_slow(subject: PacedStep) -> PacedStep:
     """One rank at reduced speed, all others at full speed."""
-    return subject.at("one_slow")
+    return replace(subject, speeds=replace(subject.speeds, pattern="one_slow"))
 
 
 def steady(subject: PacedStep) -> PacedStep:
     """All ranks at the mean of slow and full speed, all the time."""
-    return subject.at("steady")
+    return replace(subject, speeds=replace(subject.speeds, pattern="steady"))

@@ -11,26 +11,22 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from itertools import combinations
 from random import Random
 from statistics import fmean, median
 from typing import NamedTuple
 
 from harness.instruments.control_group import CpuQuota
-from harness.instruments.distributed.rank_pool import RankLocation, RankPool
+from harness.instruments.distributed.rank_pool import RankLocation, RankPool, locations_in
 from harness.instruments.network.emulated_network import Network
-from harness.instruments.network.topology import LARGEST_FRAME_B, Link, Topology
+from harness.instruments.network.topology import Topology
 from suites.profiling import competing_process, recorder
 from suites.profiling.recorder import Injection, StepAccount
 from suites.profiling.workload import Workload
 from suites.training.shared_trainers import SharedTrainers, backend_of
 from suites.training.step import TrainingStep
 
-PERIOD_S = 0.01
-"""Period of a competing load: short, so that a step spans many."""
-
-Toggle = Callable[[bool], None]
-"""Turns an injected loss on or off."""
+PERIOD_S = 0.01  # period of a competing load: short, so that a step spans many
+Toggle = Callable[[bool], None]  # turns an injected loss on or off
 
 
 @contextmanager
@@ -94,11 +90,6 @@ class RankRecord(NamedTuple):
     injected: list[StepAccount]
     telemetry: dict[str, float]
 
-    @property
-    def accounts(self) -> list[StepAccount]:
-        """Return the accounts of all steps."""
-        return [*self.without, *self.injected]
-
 
 class RecordedRanks(SharedTrainers):
     """Ranks on this machine: a GPU each where torch sees any, else one core each where there are enough.
@@ -120,8 +111,10 @@ class RecordedRanks(SharedTrainers):
             address = "127.0.0.1"
             places = [RankLocation((), ALONE | {"LOCAL_RANK": str(n)}) for n in range(count)]
             if workload.linked:
-                self.network = stack.enter_context(Network(linked(count)))
-                places, address = located(self.network)
+                hosts = tuple(f"rank{number}" for number in range(count))
+                self.network = stack.enter_context(Network(Topology.star(hosts)))
+                places = locations_in(self.network, ALONE | {"CUDA_VISIBLE_DEVICES": ""})
+                address = self.network.address(hosts[0])
             super().__init__(stack.enter_context(RankPool(places, address, self.backend)), recorder)
             self.call("begin", cores=self.cores)
             rates = self.call("matmul_rate")
@@ -156,25 +149,24 @@ class RecordedRanks(SharedTrainers):
     ) -> list[RankRecord]:
         """Record pairs of steps, in random order with what is injected and without, after two left out.
 
-        The traces go to `folder`; without one, the profiler is off. In a trace step 4 n is that of pair n
-        without, 4 n + 2 with what is injected: no number follows another, so that steps end with their mark.
+        The traces go to `folder`; without one, the profiler is off. No number of a step follows another, so
+        that steps end with their mark: that of pair n is 4 n without, 4 n + 2 with what is injected.
         """
         given = None if injection is None else asdict(injection)
         with injector(self, injection) as (switch, load):
             self.call("start", key=key, injection=given, load=load, profiler=bool(folder))
             for injected in (False, True):
                 self._step(switch, None, injected)
-            steps = [self._pair(switch, number, order) for number in range(pairs)]
+            steps = []
+            for number in range(pairs):
+                both = [False, True]
+                order.shuffle(both)
+                steps.append({on: self._step(switch, 4 * number + 2 * on, on) for on in both})
             means = self.call("end", folder=folder)
         return [
             RankRecord([one[False][rank] for one in steps], [one[True][rank] for one in steps], means[rank])
             for rank in range(len(means))
         ]
-
-    def _pair(self, switch: Toggle, number: int, order: Random) -> dict[bool, list[StepAccount]]:
-        both = [False, True]
-        order.shuffle(both)
-        return {injected: self._step(switch, 4 * number + 2 * injected, injected) for injected in both}
 
     def _step(self, switch: Toggle, number: int | None, injected: bool) -> list[StepAccount]:
         switch(injected)
@@ -186,25 +178,3 @@ class RecordedRanks(SharedTrainers):
         """Return the median seconds of what the step sends, sent alone, of the slowest rank."""
         times_s = zip(*self.call("communicate_s", key=key, count=count), strict=True)
         return float(median(max(one) for one in times_s))
-
-
-def linked(count: int) -> Topology:
-    """Return the network: one link between two ranks, else a link each to a switch."""
-    hosts = tuple(f"rank{number}" for number in range(count))
-    if count == 2:
-        links = tuple(Link(*pair) for pair in combinations(hosts, 2))
-        return Topology(hosts, (), links, LARGEST_FRAME_B)
-    return Topology(hosts, ("switch",), tuple(Link(host, "switch") for host in hosts), LARGEST_FRAME_B)
-
-
-def located(network: Network) -> tuple[list[RankLocation], str]:
-    """Return where each rank runs, and the address of the first."""
-    hosts = network.topology.hosts
-    places = [
-        RankLocation(
-            network.command(host, []),
-            {"GLOO_SOCKET_IFNAME": network.interface(host), "CUDA_VISIBLE_DEVICES": ""} | ALONE,
-        )
-        for host in hosts
-    ]
-    return places, network.address(hosts[0])

@@ -1,9 +1,7 @@
 """Record training steps of one rank: its time, torch's trace, and what the system counted meanwhile.
 
-Each step is marked as torch.profiler marks it (`ProfilerStep#k`), and its batches come from a DataLoader. The
-counters are read between steps, outside of the marks; a device's clocks are sampled by a thread. What is
-injected into a rank's own steps is a sleep, which sums by its own clock what it took. The functions that take
-a `RankState` are called by name on every rank: see `harness.instruments.distributed.rank_pool`.
+Each step is marked as torch.profiler marks it (`ProfilerStep#k`), and its batches come from a DataLoader.
+Counters are read between steps. What is injected into a rank's own steps is a sleep, which sums what it took.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +30,7 @@ from harness.records import Unavailable
 from suites.profiling.workload import Workload
 from suites.training.on_rank import device
 from suites.training.step import TrainingStep
-from suites.training.techniques import Techniques, apply_techniques, build_step
+from suites.training.techniques import build_step
 from suites.training.trainer import Batch, Trainer
 
 
@@ -56,23 +54,6 @@ class Sleeper:
             self.slept_s += time.perf_counter() - begin_s
 
 
-def before_launches(trainer: Trainer, sleeper: Sleeper) -> Callable[[], None]:
-    """Call the sleeper before each launch of a linear layer in the forward pass; return what ends that."""
-
-    def hook(module: nn.Module, inputs: Any) -> None:
-        sleeper()
-
-    handles = [
-        one.register_forward_pre_hook(hook) for one in trainer.plain.modules() if isinstance(one, nn.Linear)
-    ]
-
-    def end() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return end
-
-
 LEFT_OUT = "step before the recording"
 """The mark of steps that are left out, in which caches and the profiler's buffers fill."""
 
@@ -92,8 +73,7 @@ class TextBatches(IterableDataset[Batch]):
 class StepAccount(NamedTuple):
     """One step: its seconds, those that an injector took, and what the system counted over it.
 
-    `load_s` is the processor time of a competing process. `chain_s` is the time of a chain of dependent
-    operations after the step, inverse to the core's clock.
+    `load_s`: of a competing process. `chain_s`: of dependent operations after the step, inverse to the clock.
     """
 
     seconds: float
@@ -107,7 +87,8 @@ class StepAccount(NamedTuple):
 class Recorder:
     """Records steps of a trainer from its start to `end`, under the profiler if `profiler` is true.
 
-    `wait` and `launches` are called before batches and launches; `load` is a competing process's id, or 0.
+    `wait` and `launches` are called before batches and before each launch of a linear layer in the forward
+    pass; `load` is a competing process's id, or 0.
     """
 
     def __init__(self, trainer: Trainer, wait: Sleeper, launches: Sleeper, load: int, profiler: bool) -> None:
@@ -116,9 +97,15 @@ class Recorder:
         self._load = Path(f"/proc/{load}/schedstat") if load else None
         self._batches = iter(DataLoader(TextBatches(trainer, wait), batch_size=None))
         self._stack = ExitStack()
+        for one in trainer.plain.modules():
+            if isinstance(one, nn.Linear):
+                hook = one.register_forward_pre_hook(lambda module, inputs: launches())
+                self._stack.callback(hook.remove)
         read = state_reader(trainer.device)
         self._sampler = self._stack.enter_context(DeviceSampler(read)) if read else None
-        self._profiler: Any = self._stack.enter_context(profiled(trainer.device)) if profiler else None
+        cuda = [ProfilerActivity.CUDA] if trainer.device.type == "cuda" else []
+        recorded: Any = profile(activities=[ProfilerActivity.CPU, *cuda]) if profiler else None
+        self._profiler = self._stack.enter_context(recorded) if profiler else None
         gc.disable()
 
     def end(self, trace: str) -> dict[str, float]:
@@ -158,12 +145,6 @@ class Recorder:
         return 0.0 if self._load is None else int(self._load.read_text().split()[0]) / 1e9
 
 
-def profiled(device: torch.device) -> Any:
-    """Return torch's profiler for work on the device."""
-    cuda = [ProfilerActivity.CUDA] if device.type == "cuda" else []
-    return profile(activities=[ProfilerActivity.CPU, *cuda])
-
-
 InjectionKind = Literal["data_wait", "launch_sleep", "competing_load", "cpu_quota", "slow_link"]
 
 
@@ -191,10 +172,6 @@ class Subject:
     seed: int
     step: TrainingStep
     injection: Injection | None = None
-
-    def with_techniques(self, techniques: Techniques) -> Subject:
-        """Return the subject with the techniques of an optimization's list."""
-        return replace(self, step=apply_techniques(self.step, techniques))
 
     def with_injection(self, rank: int | None = None, **fields: Any) -> Subject:
         """Return the subject with an injection into a rank, or the last; raises `Unavailable` without it."""
@@ -235,7 +212,7 @@ def start(state: RankState, key: str, injection: Mapping[str, Any] | None, load:
     kind = own["kind"] if own else ""
     wait, launches = (sleeper if kind == one else Sleeper(0.0) for one in ("data_wait", "launch_sleep"))
     trainer: Trainer = state[key]
-    state["sleeper"], state["end"] = sleeper, before_launches(trainer, launches)
+    state["sleeper"] = sleeper
     state["recorder"] = Recorder(trainer, wait, launches, load if own else 0, profiler)
 
 
@@ -249,7 +226,6 @@ def step(state: RankState, number: int | None, injected: bool) -> list[float]:
 
 def end(state: RankState, folder: str) -> dict[str, float]:
     """End the recording, write the trace into `folder`, and return the means of the device's telemetry."""
-    state.pop("end")()
     recorder: Recorder = state.pop("recorder")
     return recorder.end(os.path.join(folder, f"rank{dist.get_rank()}.json"))
 
@@ -271,10 +247,7 @@ def communicate_s(state: RankState, key: str, count: int) -> list[float]:
 
 
 def send_as(sharded: bool, whole: Tensor) -> None:
-    """Send as DDP does, or as FSDP: gather parameters for either pass, and scatter the reduced gradients.
-
-    `whole`: as many numbers as the model has parameters, or a few more, so that ranks have equal shares.
-    """
+    """Send `whole` as DDP does, or as FSDP: gather parameters for either pass, and scatter the gradients."""
     if not sharded:
         dist.all_reduce(whole)
         return

@@ -2,9 +2,7 @@
 
 A step ends when the slowest rank has computed its part and gradients are averaged. Speeds are relative to
 full speed, at which a rank computes for `work_s`. Closed formulas give a step's time, and so does a walk
-through a schedule of speeds. On the ranks, `instants` runs updates without barriers and returns when each
-part ended: a rank computes, waits for the slowest one, communicates. A variant is how fast each rank computes
-over time.
+through a schedule of speeds. On the ranks, `instants` runs updates without barriers.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
@@ -75,9 +73,6 @@ SHARED: Techniques = [{"attention": {"kernel": "flash"}}]
 """Techniques that plain PyTorch has too where a variant is compared with it."""
 
 
-SpeedPattern = Literal["full", "one_slow", "steady", "alternating"]
-
-
 @dataclass(frozen=True, slots=True)
 class Speeds:
     """How fast ranks compute: all at full speed, one slow, all at the mean, or each in turn slow and full.
@@ -86,7 +81,7 @@ class Speeds:
     by itself.
     """
 
-    pattern: SpeedPattern = "full"
+    pattern: Literal["full", "one_slow", "steady", "alternating"] = "full"
     dwell_s: float = 0.0
     together: bool = False
 
@@ -100,10 +95,6 @@ class Subject:
     step: TrainingStep
     speeds: Speeds = Speeds()
 
-    def at(self, pattern: SpeedPattern, dwell_s: float = 0.0, together: bool = False) -> Subject:
-        """Return the subject at other speeds."""
-        return replace(self, speeds=Speeds(pattern, dwell_s, together))
-
 
 class Dwell(NamedTuple):
     """From `begin_s` on, until the next dwell, ranks compute at these speeds."""
@@ -115,8 +106,7 @@ class Dwell(NamedTuple):
 def dwells(how: Speeds, ranks: int, slow: float, seed: int) -> Iterator[tuple[float, ...]]:
     """Return the ranks' speeds, dwell after dwell without end.
 
-    Alternating ranks are slow in one of every two dwells, in an order drawn at random, so that each has the
-    mean speed over every two.
+    Alternating ranks are slow in one of every two dwells, in random order, so that each has the mean speed.
     """
     mean = (1 + slow) / 2
     steady = {"full": (1.0,) * ranks, "one_slow": (slow,) + (1.0,) * (ranks - 1), "steady": (mean,) * ranks}
@@ -134,9 +124,8 @@ def dwells(how: Speeds, ranks: int, slow: float, seed: int) -> Iterator[tuple[fl
 def slowdowns(how: Speeds, ranks: int, slow: float) -> dict[str, float]:
     """Return by what factor a step without communication is longer than at full speed, by method.
 
-    Where ranks alternate each by itself, it depends on how long a dwell is compared with a step. In long
-    dwells all are fast in 1 of 2^ranks, and a step has the slow speed in the others. In short ones each
-    rank's speed averages out within a step.
+    Where ranks alternate each by itself, in long dwells all are fast in 1 of 2^ranks, and a step has the slow
+    speed in the others. In short ones each rank's speed averages out within a step.
     """
     mean = (1 + slow) / 2
     if how.pattern == "alternating" and not how.together:
@@ -193,16 +182,13 @@ def watch_arrivals(state: RankState, key: str) -> None:
 def instants(state: RankState, key: str, count: int) -> dict[str, list[float]]:
     """Run updates one after the other; return, for each, when gradients were ready and when averaged.
 
-    Times are by time.monotonic, which all processes of a machine share. `ready_cpu_s` and `averaged_cpu_s`:
-    processor time of this process until then. Between two updates there is no barrier.
+    Times are by time.monotonic, which all processes share, and the processor time of this one until then.
     """
     trainer: Trainer = state[key]
     arrivals: list[tuple[float, float]] = state[f"arrivals of {key}"]
     batches = [trainer.text_batches() for _ in range(count)]
     found: dict[str, list[float]] = {"ready": [], "ready_cpu_s": [], "averaged": [], "averaged_cpu_s": []}
     dist.barrier()
-    found["begin"] = [time.monotonic()]
-    found["begin_cpu_s"] = [time.process_time()]
     for batch in batches:
         trainer.accumulate(batch, len(batch))  # returns once gradients are averaged
         found["averaged"].append(time.monotonic())

@@ -1,33 +1,31 @@
 """The profiling suite (Chopper): where a training step's time goes, by recorded traces of all ranks.
 
 Each variant injects a known loss into the same step: the traces must recover it and name it. Steps with and
-without it take turns in pairs, in random order. The profiler's own cost is the step's time with it and
-without.
+without it take turns in pairs, in random order.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 
 import torch
 
-from harness.instruments.traces.causes import causes
-from harness.records import Json, Note, Origin, Reading, Unavailable
+from harness.instruments.traces.breakdown import breakdown
+from harness.instruments.traces.kineto import read_traces
+from harness.records import Json, Note, Origin, Reading, Unavailable, digest
 from suites.profiling.measure import (
     TracedElsewhere,
-    calibrated,
     counted_readings,
     factor_readings,
     in_a_sentence,
     injected_s,
+    lengthened_s,
     model_FLOP,
     naming_readings,
     plain_times,
-    read_elsewhere,
     readings_elsewhere,
     recorded,
     recovery_readings,
@@ -39,6 +37,7 @@ from suites.profiling.workload import Workload
 from suites.training.correctness import check_on_ranks
 from suites.training.shared_trainers import shared
 from suites.training.techniques import Techniques, build_step
+from suites.training.techniques import apply_techniques as with_techniques
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -55,7 +54,7 @@ def build(workload: Json, seed: int) -> Subject:
 
 def apply_techniques(subject: Subject, techniques: Techniques) -> Subject:
     """Return the subject with the techniques of an optimization's list."""
-    return subject.with_techniques(techniques)
+    return replace(subject, step=with_techniques(subject.step, techniques))
 
 
 def bf16_FLOP(subject: Subject) -> float:
@@ -71,13 +70,13 @@ def bf16_FLOP(subject: Subject) -> float:
 class RunningStep:
     """A variant's step on the ranks that all variants of its workload share; `key` names it there.
 
-    `calibrated`: see `truth.calibrated`. `described`: whether a note has a recording's sentence.
+    `longer_s`: see `measure.lengthened_s`. `described`: whether a note has a recording's sentence.
     """
 
     subject: Subject
     ranks: RecordedRanks
     key: str
-    calibrated: float = 0.0
+    longer_s: float = 0.0
     order: Random = field(default_factory=Random)
     described: bool = False
 
@@ -86,34 +85,29 @@ Session = RunningStep | TracedElsewhere
 
 
 def prepare(subject: Subject) -> Session:
-    """Start the ranks if no variant has, make the step on them, and calibrate what is injected.
+    """Start the ranks if no variant has, make the step on them, and measure what a slower link adds.
 
-    A trace of a run elsewhere is read.
+    A trace of a run elsewhere is read; raises TraceError.
     """
-    if subject.workload.trace is not None:
-        return read_elsewhere(subject)
+    if (trace := subject.workload.trace) is not None:
+        return TracedElsewhere(subject, breakdown(read_traces(Path(trace))))
     ranks = shared(RecordedRanks, subject.workload)
-    session = RunningStep(subject, ranks, key_of(subject), order=Random(subject.seed))
+    # Variants that inject into the same step share it on the ranks, by this key.
+    session = RunningStep(subject, ranks, digest(subject.step.described), order=Random(subject.seed))
     try:
         ranks.enter(session.key, subject.step)
-        session.calibrated = calibrated(ranks, session.key, subject.injection)
+        session.longer_s = lengthened_s(ranks, session.key, subject.injection)
     except BaseException:
         close(session)
         raise
     return session
 
 
-def key_of(subject: Subject) -> str:
-    """Return the name of a step on the ranks, which variants share that inject into the same one."""
-    described = json.dumps(subject.step.described, sort_keys=True)
-    return hashlib.sha256(described.encode()).hexdigest()[:16]
-
-
 def check(session: Session) -> None:
     """Compare the losses and gradients of the ranks with plain PyTorch's, once for each step.
 
     On GPUs only one layer is compared: two more models of the step's size would not fit into memory. Raises
-    `WrongResult`. A trace has nothing to compare.
+    `WrongResult`.
     """
     if isinstance(session, TracedElsewhere):
         return
@@ -133,7 +127,13 @@ def check(session: Session) -> None:
 def conditions(session: Session) -> Mapping[str, str]:
     """Return the conditions that a claim may name."""
     if isinstance(session, TracedElsewhere):
-        return session.conditions
+        traced = session.found.ranks[0].activity.trace
+        return {
+            "device": "cuda" if traced.has_device else "cpu",
+            "device_name": ", ".join(dict.fromkeys(traced.devices)) or "not in the trace",
+            "ranks": str(traced.world_size),
+            "recorded": "elsewhere",
+        }
     workload = session.subject.workload
     cuda = session.ranks.backend == "nccl"
     return {
@@ -171,13 +171,11 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     plain = plain_times(ranks, key, subject, session.order)
     yield Reading("time", "s", plain.injected_s, origin)
     yield Reading("time_rise", "s", plain.rise_s, origin)
-    if injection is not None and injection.kind == "cpu_quota":
-        yield Reading("counted_of_held_back", "1", session.calibrated, Origin.MEASURED)
     for _ in range(subject.workload.recordings):
         recording = recorded(ranks, key, subject, session.order)
         if injection is None and not session.described:
             session.described = True
-            yield Note(f"First recording: {in_a_sentence(recording.found, causes(recording.found))}")
+            yield Note(f"First recording: {in_a_sentence(recording.found)}")
         yield from state_readings(recording.found, origin, slice(1, None, 2))
         yield from factor_readings(recording.found, origin)
         yield from counted_readings(recording)
@@ -185,7 +183,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
         yield Reading("profiler_overhead", "1", recording.slowest_s / plain.injected_s - 1, origin)
         yield from naming_readings(recording, injection)
         if injection is not None:
-            truth_s = injected_s(recording, injection, session.calibrated)
+            truth_s = injected_s(recording, injection, session.longer_s)
             yield from recovery_readings(recording, injection, truth_s)
 
 

@@ -13,9 +13,7 @@ def factorial(subject: Subject, loads_ahead: bool = False, fills_memory: bool = 
     """Every combination of the techniques: what no technique of the training layer states.
 
     The YAML lists the combinations; their techniques are applied after this, in `apply_techniques`.
-
-    What a combination has besides techniques of the training layer. `loads_ahead`: another process makes
-    the next batch while a step runs. `fills_memory`: memory that the other techniques save is turned into a
-    larger micro-batch.
+    `loads_ahead`: another process makes the next batch while a step runs. `fills_memory`: memory that the
+    other techniques save is turned into a larger micro-batch.
     """
     return replace(subject, loads_ahead=loads_ahead, fills_memory=fills_memory)

@@ -138,8 +138,7 @@ def pairs(block: OwnTableBlock, spec: Spec, index: ResultIndex) -> Table:
 
 STEP_ROW = 44
 BAR = 0.42
-GAIN, LOSS, TOTAL = 0, 1, 2
-"""Series of a bar."""
+GAIN, LOSS, TOTAL = 0, 1, 2  # series of a bar
 
 
 def waterfall(block: OwnFigureBlock, spec: Spec, index: ResultIndex) -> Figure | None:

@@ -16,8 +16,7 @@ from statistics import median
 from harness.records import Json, Origin, Reading, Unavailable, WrongResult
 from suites.stack.workload import StackPublishedWorkload
 
-RATES = ("token/s", "sample/s")
-"""Units of which more is better; of all others less is."""
+RATES = ("token/s", "sample/s")  # units of which more is better; of all others less is
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,7 @@ def gains_of(rungs: Mapping[str, float], unit: str) -> dict[str, float]:
     return {name: other / one if unit in RATES else one / other for name, (one, other) in after.items()}
 
 
-COMMON = (1.3, 2.0)
-"""The article's "30-100%" as gains: what claims compare shares with."""
+COMMON = (1.3, 2.0)  # the article's "30-100%" as gains: what claims compare shares with
 
 ROUNDING = 1e-9
 

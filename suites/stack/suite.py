@@ -1,13 +1,8 @@
 """The stack suite: what techniques of a training step are worth alone, together, and on top of each other.
 
 The baseline is eager PyTorch in fp32 with explicit attention, its batches made in the step. Variants are all
-combinations of six techniques. Each trains on the same sequences, so tokens/s are those of equal work. Cells
-of one workload are timed together; see harness/sweep/interleaved.py for the order of the calls
-below.
-
-Of each variant's trainer the micro-batch is chosen, losses are compared and updates are timed. A batch is
-text of `suites.training.data`, made word by word in Python, as a tokenizer works through text. Ahead of a
-step means one batch ahead: while an update runs, another process makes the next one's batch.
+combinations of six techniques, on the same sequences, so tokens/s are those of equal work. A batch is text of
+`suites.training.data`, made word by word in Python, as a tokenizer works through text.
 """
 
 from __future__ import annotations
@@ -29,7 +24,6 @@ from torch import Tensor
 
 from harness.instruments.memory.allocator import watch
 from harness.instruments.timing.stopwatch import Stopwatch, stopwatch
-from harness.instruments.torch_internals import compilations_from_cache
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
 from suites.stack.workload import Workload
 from suites.training import data
@@ -37,13 +31,12 @@ from suites.training.correctness import GRADIENT_FACTOR, compare, require_learni
 from suites.training.correctness import UPDATES as LEARNING_UPDATES
 from suites.training.correctness import check as check_small
 from suites.training.optimizers import share_states
-from suites.training.step import Contract, TrainingStep, Within, loosest
+from suites.training.step import TrainingStep, Within, loosest
 from suites.training.techniques import Techniques, build_step, combined
 from suites.training.trainer import Trainer
 from suites.training.workload import refuse_odd_heads
 
-Batch = tuple[Tensor, Tensor]
-"""Tokens and their successors, int64, each (sequences, T)."""
+Batch = tuple[Tensor, Tensor]  # tokens and their successors, int64, each (sequences, T)
 
 Arrays = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -57,9 +50,8 @@ def make_batch(vocab_size: int, size: tuple[int, int], seed: int, number: int) -
 class UpdateLoader:
     """Gives the batches of one update after the other, made in the step as by a DataLoader without workers.
 
-    `loads_ahead`: another process makes the next batch while the step runs. A step then begins with its batch
-    ready and ends once the next one is, so each timed step has the work of one batch in it, and none is done
-    during another variant's turn.
+    `loads_ahead`: another process makes the next batch while the step runs. A step then ends once that is
+    ready, so each timed step has the work of one batch in it, and none is done during another variant's turn.
     """
 
     def __init__(self, subject: Subject) -> None:
@@ -182,8 +174,6 @@ class Session:
     subject: Subject
     times: int = 1  # by how much the micro-batch has grown
     peak_B: float = 0.0  # live bytes of an update beyond those before it
-    first_call_s: float = 0.0
-    compiled_from_cache: bool = False
     max_error: float = 0.0
     tried: dict[int, float] = field(default_factory=dict)  # growth -> peak_B
     stopwatch: Stopwatch | None = None
@@ -212,7 +202,7 @@ class BaselineUpdates(NamedTuple):
 
 
 def check(session: Session) -> None:
-    """Compare the first updates with the baseline's, each variant from the same weights and on the same text.
+    """Compare the first updates with the baseline's, from the same weights and on the same text.
 
     Raises `WrongResult` where a loss, or all gradients of the first update together, are off by more than the
     contract of the step allows; a step that changes the mathematics must learn. Before that, a variant that
@@ -222,13 +212,10 @@ def check(session: Session) -> None:
     expected = baseline_updates(baseline_of(subject))
     if subject.fills_memory:
         session.times = largest_that_fits(session, expected.peak_B)
-    contract, trainer = contract_of(subject), session.trainer
-    hits = compilations_from_cache()
-    begin_s = time.perf_counter()
+    contract = loosest([subject.step_of(1).contract, Within(subject.tolerance)])
+    trainer = session.trainer
     batch = trainer.loader.take()
     losses = [trainer.accumulate(batch).item()]
-    session.first_call_s = time.perf_counter() - begin_s
-    session.compiled_from_cache = compilations_from_cache() > hits
     trainer.loader.finish()
     if contract.compared:
         off = compared_gradients(trainer, expected.gradients, contract.relative)
@@ -257,22 +244,13 @@ def compared_gradients(trainer: StackTrainer, expected: Mapping[str, Tensor], re
     except Unavailable:
         check_small(trainer.step_description)
         return 0.0
-    off = gradient_error(gradients, expected)
+    # |ours - plain| / |plain| of all parameters' gradients together
+    off = math.hypot(*(float((gradients[name].float() - one).norm()) for name, one in expected.items()))
+    off /= math.hypot(*(float(one.norm()) for one in expected.values()))
     if not off <= GRADIENT_FACTOR * relative:
         allowed = f"allowed {GRADIENT_FACTOR * relative:.0e}"
         raise WrongResult(f"the first gradients are off by {off:.1e} of their norm, {allowed}")
     return off
-
-
-def gradient_error(ours: Mapping[str, Tensor], plain: Mapping[str, Tensor]) -> float:
-    """Return |ours - plain| / |plain| of all parameters' gradients together."""
-    off = math.hypot(*(float((ours[name].float() - one).norm()) for name, one in plain.items()))
-    return off / math.hypot(*(float(one.norm()) for one in plain.values()))
-
-
-def contract_of(subject: Subject) -> Contract:
-    """Return how closely the losses follow plain PyTorch's in fp32."""
-    return loosest([subject.step_of(1).contract, Within(subject.tolerance)])
 
 
 def baseline_of(subject: Subject) -> Subject:
@@ -283,15 +261,15 @@ def baseline_of(subject: Subject) -> Subject:
 def largest_that_fits(session: Session, room_B: float) -> int:
     """Return the most by which the micro-batch grows with a peak within `room_B`, by doubling.
 
-    A size is tried where a peak in proportion to the sequences, but for the gradients, would fit: so none is
-    tried that takes far more memory than there is. 1 where no larger one fits: then nothing was saved.
+    A size is tried where a peak in proportion to the sequences, but for the gradients, would fit.
     """
     subject, best = session.subject, 1
     for times in subject.sizes:
         if times > 1 and 2 * session.tried[best] - gradients_B(subject) > room_B:
             break
         trial = StackTrainer(replace(subject, loads_ahead=False), times)
-        session.tried[times] = peak_of(trial, subject)
+        trial.step()  # makes all states
+        session.tried[times] = watched_step(trial, subject)[1]
         trial.trainer.close()
         del trial
         if session.tried[times] > room_B:
@@ -303,12 +281,6 @@ def largest_that_fits(session: Session, room_B: float) -> int:
 def gradients_B(subject: Subject) -> float:
     """Return the bytes of the gradients, which any micro-batch has."""
     return 4.0 * subject.workload.shape.parameters
-
-
-def peak_of(trainer: StackTrainer, subject: Subject) -> float:
-    """Return the most live bytes of an update beyond those before it, once all states exist."""
-    trainer.step()
-    return watched_step(trainer, subject)[1]
 
 
 def watched_step(trainer: StackTrainer, subject: Subject) -> tuple[float, float]:
@@ -393,13 +365,9 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
     yield Reading("parameters", "1", given.shape.parameters, Origin.CALCULATED)
     yield Reading("max_error", "1", session.max_error, Origin.MEASURED, "baseline")
     yield Reading("peak_memory", "B", session.peak_B, Origin.MEASURED)
-    yield Reading("sequences_at_once", "1", given.micro_batch_size * session.times, Origin.MEASURED)
     begin_s = time.perf_counter()
     make_batch(given.vocab_size, (given.sequences, given.seq_len), subject.seed, 0)
     yield Reading("loading_time", "s", time.perf_counter() - begin_s, Origin.MEASURED)
-    if any(name == "compile" for name, _ in subject.step_of(1).techniques):
-        method = "cached" if session.compiled_from_cache else "cold"
-        yield Reading("first_pass", "s", session.first_call_s, Origin.MEASURED, method)
     for times, peak_B in session.tried.items():
         yield Note(f"{given.micro_batch_size * times} sequences at once take {peak_B / 1e6:.0f} MB at peak")
     session.stopwatch = stopwatch(session.trainer.step, subject.device)

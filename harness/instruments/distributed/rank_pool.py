@@ -20,10 +20,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.instruments.distributed.rank_worker import LEASE_S, MEANT, SILENT, STORE
 from harness.records import LOST, Unavailable
+
+if TYPE_CHECKING:
+    from harness.instruments.network.emulated_network import Network
 
 TAIL_B = 1 << 16
 LINE_LENGTH = 300
@@ -91,6 +94,16 @@ class RankLocation(NamedTuple):
 
     command: Sequence[str] = ()
     environment: Mapping[str, str] = {}
+
+
+def locations_in(network: Network, environment: Mapping[str, str]) -> list[RankLocation]:
+    """Return where a rank on each host of an emulated network runs; gloo takes its host's interface."""
+    return [
+        RankLocation(
+            network.command(host, []), {"GLOO_SOCKET_IFNAME": network.interface(host), **environment}
+        )
+        for host in network.topology.hosts
+    ]
 
 
 class _Rank(NamedTuple):

@@ -65,6 +65,13 @@ class Topology:
     links: tuple[Link, ...]
     frame_B: int = FRAME_B
 
+    @classmethod
+    def star(cls, hosts: tuple[str, ...]) -> Topology:
+        """Return hosts with a link each to a switch, two with a link between them; frames are large."""
+        if len(hosts) == 2:
+            return cls(hosts, (), (Link(*hosts),), LARGEST_FRAME_B)
+        return cls(hosts, ("switch",), tuple(Link(host, "switch") for host in hosts), LARGEST_FRAME_B)
+
     @property
     def nodes(self) -> tuple[str, ...]:
         """Return hosts, then switches."""

@@ -1,9 +1,7 @@
 """The actors: a planner, source loaders, and a data constructor per data-parallel group.
 
-The classes are plain; `client` makes actors of them. They find one another by name, so that one that has
-started anew knows the others.
-
-How an actor's process keeps memory that it uses again for each batch.
+The classes are plain; `calls.started` makes actors of them. They find one another by name, so that one that
+has started anew knows the others.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
     PackedBatch,
-    Tokens,
     context_slice,
     pack,
     with_ends,
@@ -46,18 +43,16 @@ from suites.dataloader.disaggregation.plan import (
 from suites.dataloader.disaggregation.source_reader import SourceReader
 from suites.dataloader.formats import BadSample
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's `mallopt(3)`."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's `mallopt(3)`
 
 REUSED_B = 16 << 20
 """Arrays up to this size come from the heap, which keeps as much free memory at its end."""
 
 
 def reuse_memory() -> None:
-    """Let arrays of up to 16 MiB use freed memory of this process again; without glibc, change nothing.
+    """Let arrays of up to 16 MiB use freed memory of this process again, without glibc change nothing.
 
-    With the settings of all loading processes each array of 1 MiB gets fresh pages, and faulting them in
-    takes longer than copying what is written into them.
+    Faulting in fresh pages for each array takes longer than copying what is written into them.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -66,10 +61,7 @@ def reuse_memory() -> None:
 
 
 class LoaderReport(NamedTuple):
-    """What a source loader returns: lengths, bad samples met, and seconds and documents read per source.
-
-    `lengths` are those of all documents wanted, in their order: one array is sent faster than many.
-    """
+    """What was read: lengths, in the order wanted, bad samples, and seconds and documents per source."""
 
     lengths: NDArray[np.int64]
     bad: Sequence[BadSample]
@@ -105,10 +97,7 @@ class SourceLoader(LoaderActor):
             self._reader.keep_only(frozenset(sources))
 
     def text(self, pieces: Pieces) -> NDArray[np.uint8]:
-        """Return the pieces' text, one after another, as `SourceReader.text` does.
-
-        What was read ahead is returned while another call reads further.
-        """
+        """Return the pieces' text as `SourceReader.text` does, what was read ahead at once."""
         joined = self._reader.kept_text(pieces)
         if joined is None:
             with self._lock:
@@ -132,8 +121,7 @@ def start_loaders(spec: LoaderSpec, settings: ActorSettings) -> None:
         start_loader(number, spec, settings)
 
 
-LoaderOfSource = Mapping[int, int]
-"""The source loader of each source."""
+LoaderOfSource = Mapping[int, int]  # the source loader of each source
 
 
 class GroupPlan(NamedTuple):
@@ -172,10 +160,7 @@ class Planner(LoaderActor):
         threading.Thread(target=self._plan_ahead, daemon=True).start()
 
     def plan(self, group: int, first: int, count: int) -> GroupPlan:
-        """Return the group's pieces of `count` steps from step `first` on.
-
-        What was planned ahead is returned while further steps are planned.
-        """
+        """Return the group's pieces of `count` steps from step `first` on; planned ones at once."""
         ready = [self._plans.get(step) for step in range(first, first + count)]
         plans = [one for one in ready if one is not None]
         if len(plans) == count and group in self._asked:
@@ -237,17 +222,14 @@ class Planner(LoaderActor):
         for loader in more:
             start_loader(loader, self._spec, self._settings)
         if more:
-            self._release_moved()
+            # Each closes what another one reads from now on.
+            route = self._scaler.route
+            for loader in set(route.values()):
+                own = [source for source, reader in route.items() if reader == loader]
+                with suppress(ValueError):  # it is not there yet
+                    self._calls.handle(f"loader-{loader}").keep_only.remote(own)
         for loader in fewer:
             ended(self._settings.job, f"loader-{loader}")
-
-    def _release_moved(self) -> None:
-        """Let each source loader close what another one reads from now on."""
-        route = self._scaler.route
-        for loader in set(route.values()):
-            own = [source for source, reader in route.items() if reader == loader]
-            with suppress(ValueError):  # it is not there yet
-                self._calls.handle(f"loader-{loader}").keep_only.remote(own)
 
     def _extend(self, first: int, end: int) -> None:
         """Plan what is not planned of these steps; forget those that nobody asks for again."""
@@ -298,26 +280,15 @@ class Planner(LoaderActor):
             )
 
 
-class BuiltStep(NamedTuple):
-    """Full rows of a step (R, C), and the pieces in them."""
-
-    tokens: Tokens
-    segments: NDArray[np.uint16]
-    pieces: Pieces
-
-
 class Constructor(LoaderActor):
-    """Packs a data-parallel group's documents into rows, and cuts them for its context-parallel ranks.
-
-    While one call waits for text, another one packs.
-    """
+    """Packs a data-parallel group's documents into rows, and cuts them for its context-parallel ranks."""
 
     def __init__(self, spec: LoaderSpec, settings: ActorSettings, group: int) -> None:
         reuse_memory()
         self._spec, self._group = spec, group
         self._calls = ActorCalls(settings)
         self._lock = threading.Lock()
-        self._rows: dict[tuple[int, int], Future[list[BuiltStep]]] = {}
+        self._rows: dict[tuple[int, int], Future[list[PackedBatch]]] = {}
 
     def batches(self, first: int, count: int, cp_rank: int) -> list[PackedBatch]:
         """Return a rank's batches of `count` steps from step `first` on."""
@@ -325,7 +296,7 @@ class Constructor(LoaderActor):
         rows = self._built(first, count) if alone else self._shared(first, count)
         return [self._slice(one, cp_rank) for one in rows]
 
-    def _shared(self, first: int, count: int) -> list[BuiltStep]:
+    def _shared(self, first: int, count: int) -> list[PackedBatch]:
         """Return what the first of the group's ranks that asks for it builds; it is kept for the others."""
         key = (first, count)
         with self._lock:
@@ -344,30 +315,26 @@ class Constructor(LoaderActor):
                 built.set_exception(error)
         return built.result()
 
-    def _slice(self, built: BuiltStep, cp_rank: int) -> PackedBatch:
-        size, pieces = self._spec.cp_size, built.pieces
-        return PackedBatch(
-            context_slice(built.tokens, size, cp_rank),
-            context_slice(built.segments, size, cp_rank),
-            int((pieces.firsts == 0).sum()),
-            int(pieces.lengths.sum()),
-            np.stack(pieces, axis=1),
-        )
+    def _slice(self, rows: PackedBatch, cp_rank: int) -> PackedBatch:
+        tokens, segments = (context_slice(one, self._spec.cp_size, cp_rank) for one in rows[:2])
+        return rows._replace(tokens=tokens, segments=segments)
 
-    def _built(self, first: int, count: int) -> list[BuiltStep]:
+    def _built(self, first: int, count: int) -> list[PackedBatch]:
+        """Return the full rows of these steps."""
         plan: GroupPlan = self._calls.planner("plan", self._group, first, count)
         every = Pieces(*(np.concatenate(parts) for parts in zip(*plan.steps, strict=True)))
-        sizes = [len(one.lengths) for one in plan.steps]
         loaders = [
             np.array([route[one] for one in step.sources.tolist()], np.int64)
             for step, route in zip(plan.steps, plan.routes, strict=True)
         ]
         parts = iter(self._text(every, np.concatenate(loaders)))
-        packed = [pack(list(islice(parts, size)), self._spec.context_length) for size in sizes]
-        return [
-            BuiltStep(with_ends(tokens), segments, pieces)
-            for (tokens, segments), pieces in zip(packed, plan.steps, strict=True)
-        ]
+        batches = []
+        for pieces in plan.steps:
+            own = list(islice(parts, len(pieces.lengths)))
+            tokens, segments = pack(own, self._spec.context_length)
+            counts = int((pieces.firsts == 0).sum()), int(pieces.lengths.sum())
+            batches.append(PackedBatch(with_ends(tokens), segments, *counts, np.stack(pieces, axis=1)))
+        return batches
 
     def _text(self, pieces: Pieces, loader_of: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Return the text of each piece, from the source loaders that have them."""

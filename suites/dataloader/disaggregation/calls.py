@@ -1,12 +1,10 @@
-"""How the planner, constructors and source loaders are called: by name, within a time limit.
-
-Ray actors by name: started once per job, found by whoever calls them, and ended.
-"""
+"""The planner, constructors and source loaders as Ray actors: started once per job, called by name, ended."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,10 +17,10 @@ CONCURRENT_CALLS = 8
 
 
 def started(kind: type[Any], job: str, name: str, *arguments: Any, is_retried: bool = True) -> Any:
-    """Return the job's actor of this name, started if there is none.
+    """Return the job's actor of this name, started if there is none; it outlives its starter, until `ended`.
 
     An actor that dies starts anew. `is_retried`: its calls are then made again, else they raise
-    `RayActorError`. It outlives the process that started it, until `ended`.
+    `RayActorError`.
     """
     import ray
 
@@ -52,20 +50,18 @@ def ended(job: str, name: str) -> None:
     """End a job's actor, if there is one."""
     import ray
 
-    try:
+    with suppress(ValueError):
         ray.kill(found(job, name), no_restart=True)
-    except ValueError:
-        return
 
 
-READING_S = 5.0
-"""How long a source loader may take to say what it is reading, for an error's text."""
+READING_S = 5.0  # how long a source loader may take to say what it is reading, for an error's text
+
+
+RETRY_S = 0.05
 
 
 class ActorCalls:
     """How an actor calls the others: by name, again where one died."""
-
-    RETRY_S = 0.05
 
     def __init__(self, settings: ActorSettings) -> None:
         self._settings = settings
@@ -78,10 +74,7 @@ class ActorCalls:
         return self._handles[name]
 
     def planner(self, method: str, *arguments: Any) -> Any:
-        """Return the planner's answer; Ray asks again where the planner starts anew.
-
-        It may take three times as long as a source loader's, for which the planner itself waits.
-        """
+        """Return the planner's answer, for which it may itself wait for source loaders; Ray retries."""
         call = getattr(self.handle("planner"), method).remote(*arguments)
         return answer(call, "the planner", 3 * self._settings.timeout_s)
 
@@ -108,7 +101,7 @@ class ActorCalls:
                 self._handles.pop(f"loader-{loader}", None)
                 dead.append(loader)
         if dead:
-            time.sleep(self.RETRY_S)
+            time.sleep(RETRY_S)
         return answers, dead
 
     def limit(self) -> Callable[[int], None]:
@@ -136,7 +129,7 @@ class ActorCalls:
 def answer(
     call: Any, name: str, timeout_s: float, doing: Callable[[], str] = lambda: "", may_die: bool = False
 ) -> Any:
-    """Return a call's answer; an actor's own `LoaderError` or `Unavailable` is raised as it is.
+    """Return a call's answer; raises an actor's own `LoaderError` or `Unavailable` as it is.
 
     Raises `LoaderError` in one line where it takes too long (`doing` then adds what the actor does) or Ray
     fails; `RayActorError` where an actor that `may_die` has died.

@@ -1,31 +1,27 @@
 """What each data-parallel group gets in a step: from lengths alone, without a token of the data.
 
-Which documents each step takes from each source is a closed formula of the step, without state.
-`ActorSettings` is what all actors of a loader have in common, and identifies the order of their data. Which
-source loader reads which source, and how many there are, is the autoscaler's. Shapes: steps T, sources S.
+Which documents each step takes from each source is a closed formula of the step. Shapes: steps T, sources S.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from hashlib import sha256
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.records import digest
 from suites.dataloader.batch import LoaderError, LoaderSpec
 from suites.training.balance import AssignmentMethod, assign
 
 GOLDEN = (5**0.5 - 1) / 2
 """Steps of an additive recurrence: of all, its counts stay closest to their weights (Kesten, 1966)."""
 
-BLOCK = 1024
-"""Steps whose counts are computed at once."""
+BLOCK = 1024  # steps whose counts are computed at once
 
 KNOWN_STEPS = 16
 """Steps of one block whose results are kept: the next ones that are asked for lie near to them."""
@@ -37,12 +33,10 @@ def refuse_weights(spec: LoaderSpec) -> None:
     """Raise `LoaderError` where the mixture's phases or weights are not valid."""
     if not spec.mixture or spec.mixture[0].first_step != 0:
         raise LoaderError("the first phase of the mixture must begin at step 0")
-    previous = -1
     for number, phase in enumerate(spec.mixture):
         where = f"phase {number} of the mixture"
-        if phase.first_step <= previous:
+        if number and phase.first_step <= spec.mixture[number - 1].first_step:
             raise LoaderError(f"{where} begins at step {phase.first_step}, not after the one before")
-        previous = phase.first_step
         if len(phase.weights) != len(spec.sources):
             raise LoaderError(f"{where} has {len(phase.weights)} weights for {len(spec.sources)} sources")
         if any(not weight >= 0 for weight in phase.weights):
@@ -55,9 +49,7 @@ def refuse_weights(spec: LoaderSpec) -> None:
 
 
 class Mixture:
-    """Counts per step and source. Each step takes `documents_per_step` in total, each source its weight's
-    share: over any steps, its count differs from the sum of its shares by a few documents.
-    """
+    """Counts per step and source, of `documents_per_step` in total, within a few documents of the weights."""
 
     def __init__(self, spec: LoaderSpec) -> None:
         refuse_weights(spec)
@@ -73,10 +65,9 @@ class Mixture:
         self._within = {0: self._before[0]}  # of one block: by step
 
     def counts(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return the documents of each step and source (T, S).
+        """Return the documents of each step and source (T, S), by systematic sampling.
 
-        The step's documents lie at equal distances on the line of all shares, shifted from step to step:
-        systematic sampling.
+        The step's documents lie at equal distances on the line of all shares, shifted from step to step.
         """
         steps = np.arange(first, first + count)
         shift_T = (self._offset + steps * GOLDEN) % 1.0
@@ -110,10 +101,7 @@ Lengths = Mapping[int, NDArray[np.int64]]
 
 
 class Pieces(NamedTuple):
-    """Pieces of documents in the order in which they are packed; arrays of one length.
-
-    `lengths` tokens from token `firsts` on, of document `samples` of source `sources`.
-    """
+    """Pieces of documents in the order in which they are packed: `lengths` tokens from token `firsts` on."""
 
     sources: NDArray[np.int64]
     samples: NDArray[np.int64]
@@ -126,10 +114,7 @@ class Pieces(NamedTuple):
 
 
 class BalanceSettings(NamedTuple):
-    """How pieces are divided over groups: by `method` of suites.training.balance, with these costs.
-
-    A piece of n tokens costs `linear` * n + `quadratic` * n^2.
-    """
+    """How pieces are divided over groups: by `method`; n tokens cost `linear` * n + `quadratic` * n^2."""
 
     method: AssignmentMethod = "in_order"
     linear: float = 1.0
@@ -199,16 +184,14 @@ def divided(pieces: Pieces, spec: LoaderSpec, balance: BalanceSettings, step: in
     return [Pieces(*(one[low:high] for one in by_group)) for low, high in pairwise([0, *ends])]
 
 
-PLAN_AHEAD = 8
-"""Steps that are planned before they are asked for."""
+PLAN_AHEAD = 8  # steps that are planned before they are asked for
 
 
 class ActorSettings(NamedTuple):
     """What all actors of a loader have in common. `job`: names them; one loader of a name in a Ray namespace.
 
-    `loaders`: source loaders at least, and `most_loaders` at most, where the autoscaler may start more.
-    `shadows`: spare ones that take the place of one that died. `timeout_s`: how long a read, or another
-    actor's answer, may take.
+    `loaders`: source loaders at least, `most_loaders` at most, by the autoscaler. `shadows`: spare ones.
+    `timeout_s`: how long a read, or another actor's answer, may take.
     """
 
     job: str
@@ -227,25 +210,19 @@ def digest_of(spec: LoaderSpec, settings: ActorSettings) -> str:
     order = {name: given[name] for name in names}
     order["sources"] = [(one.name, one.samples, one.text_B) for one in spec.sources]
     order["balance"] = tuple(settings.balance)
-    return sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()[:16]
+    return digest(order)
 
 
-TARGET = 0.5
-"""Share of a step for which a source loader may be busy."""
-
-KEEP = 0.9
-"""Weight of the past in the moving averages, per plan."""
-
-PATIENCE = 8
-"""Plans for which another number must be wanted before it is used."""
+TARGET = 0.5  # share of a step for which a source loader may be busy
+KEEP = 0.9  # weight of the past in the moving averages, per plan
+PATIENCE = 8  # plans for which another number must be wanted before it is used
 
 
 class Autoscaler:
     """The route of sources to source loaders `0 … most - 1`; those from `most` on are shadows.
 
-    At least `loaders` are used, or one per source where there are fewer sources. Each source's load is its
-    documents per step, as the next steps' plans have them, times the seconds that reading one takes, as
-    source loaders report. As many source loaders are used as keep each busy for at most `TARGET` of a step.
+    As many are used as keep each busy for at most `TARGET` of a step: a source's load is its documents in the
+    next steps times the seconds that reading one takes. At least `loaders`, or one per source, are used.
     """
 
     def __init__(self, sources: int, loaders: int, most: int, shadows: int) -> None:
@@ -296,7 +273,7 @@ class Autoscaler:
     def scale(self, per_step: NDArray[np.float64]) -> tuple[list[int], list[int]]:
         """Change the number of source loaders where another has been wanted for long enough.
 
-        `per_step`: documents of each source that a step takes. Return the actors to start and those to end.
+        `per_step`: documents of each source per step. Return the actors to start and those to end.
         """
         load_s = self._document_s * per_step
         if self._most == self._least or math.isinf(self._step_s) or self._step_s <= 0:
@@ -315,10 +292,10 @@ class Autoscaler:
 
 
 def moved(owner: Sequence[int], load_s: NDArray[np.float64], loaders: int) -> list[int]:
-    """Return the source loader of each source, where there are `loaders` now: as few as can be move.
+    """Return the source loader of each source for `loaders` of them: as few as can be move, opened anew.
 
-    What moves is opened anew. Sources of source loaders that end, and the largest of those that have more
-    than the mean, go to the one that has least, as long as that makes the most loaded one less so.
+    Sources of those that end, and the largest of those that have more than the mean, go to the one that has
+    least, as long as that makes the most loaded one less so.
     """
     new = list(owner)
     busy_s = np.zeros(loaders)

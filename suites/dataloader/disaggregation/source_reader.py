@@ -16,11 +16,10 @@ END_TEXT = bytes([END_BYTE])
 
 
 class SourceReader:
-    """Reads documents of any source, each once where they are asked for in order.
+    """Reads documents of any source, each once where they are asked for in order, else again.
 
     A document of epoch e has number e * samples + its place in the files. What was read and not yet released
-    is kept as text, which takes half of its tokens' memory. Any document can be asked for again: it is then
-    read again.
+    is kept as text, which takes half of its tokens' memory.
     """
 
     def __init__(self, spec: LoaderSpec) -> None:
@@ -40,19 +39,21 @@ class SourceReader:
                 del kept[number]
                 self._bad.pop((source, number), None)
         return {
-            source: np.array([_length(self._document(source, first + one)) for one in range(count)], np.int64)
+            source: np.array([self._length(source, first + one) for one in range(count)], np.int64)
             for source, (first, count) in wanted.items()
         }
+
+    def _length(self, source: int, number: int) -> int:
+        """Return the tokens of a document: its bytes and END; a bad one has none."""
+        text = self._document(source, number)
+        return 0 if text is None else len(text) + 1
 
     def tokens(self, pieces: Pieces) -> Tokens:
         """Return the pieces' tokens, one after another."""
         return with_ends(self.text(pieces).astype(np.uint16))
 
     def text(self, pieces: Pieces) -> NDArray[np.uint8]:
-        """Return the pieces' text, one after another, in half of their tokens' memory; END is END_BYTE.
-
-        The array is read-only.
-        """
+        """Return the pieces' text, one after another, in a read-only array; END is END_BYTE."""
         return _joined(pieces, self._document)
 
     def kept_text(self, pieces: Pieces) -> NDArray[np.uint8] | None:
@@ -84,10 +85,7 @@ class SourceReader:
         return kept[number]
 
     def _opened(self, source: int, number: int) -> int:
-        """Open the source at a document, unless it is there; return how many documents share what that costs.
-
-        A reader may decode all documents of a file before it returns the first one.
-        """
+        """Open the source at a document, unless it is there; return how many documents share the cost."""
         if source in self._open and self._next.get(source) == number:
             return 1
         size = self._spec.sources[source].samples
@@ -115,8 +113,3 @@ def _joined(pieces: Pieces, document: Callable[[int, int], bytes | None]) -> NDA
         if len(part) < length:
             parts.append(END_TEXT * (length - len(part)))
     return np.frombuffer(b"".join(parts), np.uint8)
-
-
-def _length(text: bytes | None) -> int:
-    """Return the tokens of a document: its bytes and END; a bad one has none."""
-    return 0 if text is None else len(text) + 1

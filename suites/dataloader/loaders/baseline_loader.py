@@ -1,15 +1,12 @@
 """The baseline: torch's DataLoader in each rank, every worker with every source, as users write it.
 
-An `IterableDataset` has a reader of each source. A worker opens a source's file when it first draws a
-document from it, and keeps it open. From Parquet it is `ParquetFile(path).iter_batches()`, as pyarrow's
-documents show it, with its defaults: batches of 65,536 rows. A file with one row group is thereby decoded as
-a whole, and its text stays in memory while the worker draws from it, one document at a time. This is so in
-every worker of every rank, also in ranks that differ in `cp_rank` alone, which load the same documents.
+An `IterableDataset` has a reader of each source, opened at its first document and kept open. From Parquet it
+is `ParquetFile(path).iter_batches()` with its defaults, batches of 65,536 rows: a file with one row group is
+decoded as a whole, and stays in memory while the worker draws from it, in every worker of every rank.
 
 Done as a careful user does: only the column with the text is read; a document of another worker is neither
-parsed nor copied; documents are packed in the workers, which send finished rows through shared memory;
-pyarrow is imported before workers are forked, so that they share its pages. Not done, because users do not:
-smaller batches of rows, memory maps, or one reader for several workers.
+parsed nor copied; workers pack and send rows through shared memory; pyarrow is imported before the fork. Not
+done, because users do not: smaller batches of rows, memory maps, or one reader for several workers.
 
 Each source's documents are divided by their number, counted over all epochs, modulo groups times workers.
 """
@@ -23,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from suites.dataloader.batch import (
     LoaderError,
@@ -31,15 +28,13 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Source,
-    Throttle,
     UnreadableFile,
     library,
     one_line,
     open_file,
     packed,
-    tokenize,
 )
-from suites.dataloader.loaders.peers import in_one_line
+from suites.dataloader.loaders.peers import from_workers
 
 FORMATS = ("parquet", "jsonl")
 
@@ -59,31 +54,12 @@ class RowReader(NamedTuple):
 def loaded(
     spec: LoaderSpec, place: RankPlace, workers: int, readers: Mapping[str, RowReader] | None = None
 ) -> Iterator[PackedBatch]:
-    """Return batches as `batches` does, loaded by this many worker processes; 0: by this process.
-
-    `readers` are those of file formats, by default the baseline's.
-    """
+    """Return batches loaded by this many worker processes, 0: by this one; `readers` by file format."""
     readers = READERS if readers is None else readers
     if any(source.format == "parquet" for source in spec.sources):
         library("pyarrow.parquet")
-    loader = DataLoader(
-        MixedDocuments(spec, place, readers),
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=spec.prefetch if workers else None,
-        persistent_workers=workers > 0,
-    )
-    iterator: Any = iter(loader)
-    try:
-        for batch in iterator:
-            yield PackedBatch(
-                batch.tokens.numpy(), batch.segments.numpy(), batch.documents, batch.real_tokens
-            )
-    except LoaderError as error:
-        raise in_one_line("torch", error) from None
-    finally:
-        if workers:
-            iterator._shutdown_workers()
+    for batch in from_workers("torch", MixedDocuments(spec, place, readers), spec, workers):
+        yield PackedBatch(batch.tokens.numpy(), batch.segments.numpy(), batch.documents, batch.real_tokens)
 
 
 class MixedDocuments(IterableDataset[PackedBatch]):
@@ -106,7 +82,7 @@ class MixedDocuments(IterableDataset[PackedBatch]):
         random = np.random.default_rng((spec.seed, place.dp_rank, worker))
         for step in itertools.count(worker, workers):
             drawn = random.choice(len(readers), spec.documents_per_group, p=weights_at(spec, step))
-            yield packed([tokenize(next(readers[source])) for source in drawn], spec, place)
+            yield packed([next(readers[source]) for source in drawn], spec, place)
 
 
 def weights_at(spec: LoaderSpec, step: int) -> NDArray[np.float64]:
@@ -120,10 +96,7 @@ def weights_at(spec: LoaderSpec, step: int) -> NDArray[np.float64]:
 def documents(
     source: Source, spec: LoaderSpec, share: int, shares: int, reader: RowReader
 ) -> Iterator[str | bytes]:
-    """Return every `shares`-th document of a source from number `share` on, epoch after epoch, without end.
-
-    Raises `LoaderError` where the source is empty or its file cannot be read.
-    """
+    """Return every `shares`-th document of a source from number `share` on, epoch after epoch."""
     number = 0
     while True:
         first = number
@@ -140,7 +113,7 @@ def documents(
 
 def _parquet_rows(path: str, spec: LoaderSpec) -> Iterator[Any]:
     parquet = library("pyarrow.parquet")
-    file = parquet.ParquetFile(open_file(path, spec) if Throttle(spec).slow else path)
+    file = parquet.ParquetFile(open_file(path, spec) if spec.is_slow else path)
     for batch in file.iter_batches(columns=["text"]):
         yield from batch.column("text")
 

@@ -1,22 +1,20 @@
 """NVIDIA DALI: an `external_source` in whose processes each batch is read, tokenized and packed.
 
-DALI decodes images, video and audio. It has no reader of text and no mixture, so this follows its documents
-on data that it cannot read ("Parallel External Source"): a callable returns the sample of an index, and any
-of the `py_num_workers` processes may be asked for any of them. That needs random access, hence ArrayRecord,
-and every worker opens the sources that its batches need. Which documents a step takes is the closed formula
-of the disaggregated loader. The pipeline has no device: packed text leaves nothing to decode on a GPU.
+DALI has no reader of text and no mixture, so this follows its documents on data that it cannot read
+("Parallel External Source"): a callable returns the sample of any index in any process. That needs random
+access, hence ArrayRecord. Which documents a step takes is the formula of the disaggregated loader. The
+pipeline has no device: packed text leaves nothing to decode on a GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.records import HostInfo, Unavailable
+from harness.records import Unavailable
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
@@ -25,24 +23,17 @@ from suites.dataloader.batch import (
     library,
     loads_with,
     packed,
-    tokenize,
 )
 from suites.dataloader.disaggregation.plan import Mixture, of_step
 from suites.dataloader.loaders.grain_map_mix import ArrayRecords
+from suites.dataloader.loaders.peers import needs
 
 FORMATS = ("array_record",)
 
 NOT_INSTALLED = "NVIDIA DALI is not installed: pip install nvidia-dali-cuda120, of 0.4 GB, which no extra has"
 
 apply = loads_with("dali")
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return that DALI is not installed; None where it is."""
-    try:
-        return None if find_spec("nvidia.dali") is not None else NOT_INSTALLED
-    except ModuleNotFoundError:  # no package `nvidia` at all
-        return NOT_INSTALLED
+unavailable = needs("nvidia.dali", otherwise=NOT_INSTALLED)
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
@@ -101,7 +92,7 @@ class StepsOfRank:
         order = np.random.default_rng((spec.seed, step)).permutation(len(sources))
         own = order[place.dp_rank :: spec.dp_size]
         numbers = zip(sources[own].tolist(), (begins[sources] + within)[own].tolist(), strict=True)
-        return packed([tokenize(self._document(source, number)) for source, number in numbers], spec, place)
+        return packed([self._document(source, number) for source, number in numbers], spec, place)
 
     def _document(self, source: int, number: int) -> bytes:
         given = self._spec.sources[source]

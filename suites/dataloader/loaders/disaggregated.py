@@ -1,7 +1,4 @@
-"""The disaggregated loader on Ray, after OVERLORD: source loaders, a planner, a constructor per group.
-
-`DisaggregatedLoader` is what a trainer's rank iterates.
-"""
+"""The disaggregated loader on Ray, after OVERLORD: source loaders, a planner, a constructor per group."""
 
 from __future__ import annotations
 
@@ -30,11 +27,9 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
     """A rank's batches, without end. All ranks of a job have the same specification and settings.
 
     `address`: of a Ray cluster; without it the process joins the Ray that it is in, or starts one on the
-    loopback address, which other ranks join by its `address`. Whichever rank comes first starts the actors.
-    At most `spec.prefetch` calls are under way, so that memory stays bounded. The arrays of a batch are views
-    of Ray's object store: who keeps one for long copies it, else the store fills and calls take seconds.
-
-    Raises `LoaderError` where the data cannot be read, or an actor gives no answer.
+    loopback address. Whichever rank comes first starts the actors. At most `spec.prefetch` calls are under
+    way. Arrays are views of Ray's object store: who keeps one for long copies it. Raises `LoaderError` where
+    the data cannot be read, or an actor gives no answer.
     """
 
     def __init__(
@@ -49,11 +44,10 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
             join(address)
         elif not ray.is_initialized():
             self._session = RaySession()
-        self._step, self._asked, self._steps = 0, 0, 1
-        self._most_steps = 1
+        self._step, self._asked, self._steps, self._most_steps = 0, 0, 1, 1
         calls = spec.dp_size * spec.cp_size * (max(spec.prefetch, 1) + 1)  # with the one that is used
         self._call_B = min(CALL_B, int(STORE_SHARE * OBJECT_STORE_B) // calls)
-        self._calls: deque[tuple[int, Any]] = deque()
+        self._calls: deque[Any] = deque()
         self._ready: deque[PackedBatch] = deque()
         start_loaders(spec, settings)
         started(Planner, settings.job, "planner", spec, settings)
@@ -69,25 +63,20 @@ class DisaggregatedLoader(Iterator[PackedBatch]):
 
     def __next__(self) -> PackedBatch:
         while len(self._calls) < max(self._spec.prefetch, 1):
-            self._ask()
+            batches = self._constructor.batches.remote
+            self._calls.append(batches(self._asked, self._steps, self._place.cp_rank))
+            self._asked += self._steps
+            self._steps = min(2 * self._steps, self._most_steps)
         if not self._ready:
-            _, call = self._calls[0]
+            call = self._calls[0]
             name, limit_s = f"constructor {self._place.dp_rank}", 6 * self._settings.timeout_s
-            self._ready.extend(
-                answer(call, name, limit_s)
-            )  # where it fails, the same steps are asked for again
-            self._calls.popleft()
+            self._ready.extend(answer(call, name, limit_s))
+            self._calls.popleft()  # where it failed, the same steps are asked for again
         self._step += 1
         batch = self._ready.popleft()
         batch_B = batch.tokens.nbytes + batch.segments.nbytes
         self._most_steps = min(max(self._call_B // max(batch_B, 1), 1), MOST_STEPS)
         return batch
-
-    def _ask(self) -> None:
-        call = self._constructor.batches.remote(self._asked, self._steps, self._place.cp_rank)
-        self._calls.append((self._asked, call))
-        self._asked += self._steps
-        self._steps = min(2 * self._steps, self._most_steps)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iteration is: the next step is all that is needed."""
@@ -138,11 +127,7 @@ apply = loads_with("disaggregated")
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
     """Return the rank's batches; closing the iterator leaves Ray and its actors as they are."""
     address = str(spec.options["ray_address"])
-    with closing(DisaggregatedLoader(spec, place, settings_of(spec), address)) as loader:
-        yield from loader
-
-
-def settings_of(spec: LoaderSpec) -> ActorSettings:
-    """Return the settings by the specification's options: one process reads all sources at first."""
     balance = BalanceSettings(*spec.options.get("balance", ()))
-    return ActorSettings("loader", balance, most_loaders=int(spec.options.get("most_loaders", 1)))
+    settings = ActorSettings("loader", balance, most_loaders=int(spec.options.get("most_loaders", 1)))
+    with closing(DisaggregatedLoader(spec, place, settings, address)) as loader:
+        yield from loader

@@ -1,16 +1,10 @@
-"""Grain with sources mixed as iterators: the wall that MaxText published.
+"""Grain with sources mixed as iterators: the wall that MaxText published (pull request 5037).
 
-Each source becomes an `IterDataset` of its own, and `grain.IterDataset.mix` draws from them. From ArrayRecord
-each has its own pool of reader threads (16) and its own buffer of documents ahead (500), in every worker of
-every rank. AI-Hypercomputer/maxtext pull request 5037 reports, for 35 domains, 8 workers and 64 hosts, 17,920
-thread pools, host memory up to 2.2 TiB, and stalls of 5.6 minutes in the file system's metadata server.
-`grain_map_mix` is its cure; both have the same options and the same order of transformations.
-
-From Parquet each source is a `grain.experimental.ParquetIterDataset`, which keeps one row group decoded.
-Grain would divide files over workers, and a source here has one file. So each worker reads all rows
-and keeps its own, as MaxText does between hosts. Grain has no reader of JSON lines.
-
-The mixture is Grain's own: deterministic, and constant over time.
+Each source is an `IterDataset`, and `grain.IterDataset.mix` draws from them. From ArrayRecord each has 16
+reader threads and a buffer of 500 documents ahead, in every worker of every rank; `grain_map_mix` is the
+cure. From Parquet each is a `grain.experimental.ParquetIterDataset`, which keeps one row group decoded;
+a source has one file, so each worker reads all rows and keeps its own, as MaxText does between hosts. The
+mixture is Grain's own: deterministic, and constant over time.
 """
 
 from __future__ import annotations
@@ -28,7 +22,6 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Source,
-    Throttle,
     library,
     loads_with,
     one_line,
@@ -51,10 +44,7 @@ apply = loads_with("grain_iter_mix")
 
 
 def refuse_unfit(spec: LoaderSpec) -> None:
-    """Raise `Unavailable` where all workers of all ranks take more memory than this host has left.
-
-    They would be killed, or whatever else runs here. Reading in the rank itself counts as one worker.
-    """
+    """Raise `Unavailable` where all workers of all ranks take more memory than this host has left."""
     workers = max(spec.workers, 1) * spec.dp_size * spec.cp_size
     options = imported().ReadOptions()
     threads, each_B = 0, PROCESS_B
@@ -103,18 +93,14 @@ def iterators(grain: Any, sources: list[Source], spec: LoaderSpec, place: RankPl
     if all(source.format == "array_record" for source in sources):
         return [one.to_iter_dataset() for one in random_access(grain, sources, spec, place)]
     library("pyarrow.parquet")
-    if Throttle(spec).slow:
+    if spec.is_slow:
         raise Unavailable("Grain opens Parquet files itself: emulated storage needs array_record")
-    share_of = share_type(grain)
-    return [
-        share_of(parquet_texts(grain, source), source.name, place.dp_rank, spec.dp_size) for source in sources
-    ]
-
-
-def parquet_texts(grain: Any, source: Source) -> Any:
-    """Return an endless `IterDataset` of the texts of a source's Parquet file."""
-    rows = grain.experimental.ParquetIterDataset([source.file])
-    return grain.experimental.RepeatIterDataset(rows.map(text_of_row))
+    share_of, experimental, shares = share_type(grain), grain.experimental, []
+    for source in sources:
+        texts = experimental.ParquetIterDataset([source.file]).map(text_of_row)
+        repeated = experimental.RepeatIterDataset(texts)
+        shares.append(share_of(repeated, source.name, place.dp_rank, spec.dp_size))
+    return shares
 
 
 def text_of_row(row: dict[str, Any]) -> str:
@@ -134,10 +120,7 @@ def named(source: str) -> Iterator[None]:
 
 
 def share_type(grain: Any) -> Any:
-    """Return a type of `IterDataset`: every n-th element of another one, divided further over workers.
-
-    It is defined here because its base classes are Grain's; Grain sends it to its processes by value.
-    """
+    """Return a type of `IterDataset`: every n-th element of another one, divided further over workers."""
 
     class ShareIterator(grain.DatasetIterator):  # type: ignore[misc]
         def __init__(self, parent: Any, source: str, first: int, every: int) -> None:

@@ -1,15 +1,10 @@
 """Grain with sources mixed as `MapDataset`, before the one conversion to an iterator: MaxText's cure.
 
-AI-Hypercomputer/maxtext pull request 5037 reports what mixing iterators costs (see `grain_iter_mix`) and
-mixes at `grain.MapDataset.mix` instead. An index decides which source a document comes from, so one pool of
-reader threads and one buffer serve all sources. It needs random access, hence ArrayRecord.
-
-Order as in MaxText: each source is repeated, divided over groups, and mixed. The conversion has the defaults
-of Grain's `ReadOptions`: 16 threads, 500 documents ahead per process. Then documents are tokenized and
-packed, in processes of `mp_prefetch`.
-
-The mixture is Grain's own: deterministic, and constant over time. A worker takes every W-th document of the
-mixed sequence; so with few sources of equal weight, one worker may see only some of the sources.
+An index decides which source a document comes from, so one pool of reader threads and one buffer serve all
+sources (MaxText pull request 5037). It needs random access, hence ArrayRecord. Order and defaults are
+MaxText's: repeated, divided over groups, mixed, 16 threads and 500 documents ahead per process, then
+tokenized and packed in processes of `mp_prefetch`. A worker takes every W-th document of the mixed sequence;
+so with few sources of equal weight, one worker may see only some of them.
 """
 
 from __future__ import annotations
@@ -39,8 +34,7 @@ from suites.dataloader.loaders.peers import children_since, constant_mixture, en
 
 FORMATS = ("array_record",)
 
-OPENING_THREADS = 16
-"""Threads that open sources at the same time, as in MaxText."""
+OPENING_THREADS = 16  # threads that open sources at the same time, as in MaxText
 
 apply = loads_with("grain_map_mix")
 unavailable = needs("grain", "array_record")
@@ -80,10 +74,7 @@ def random_access(grain: Any, sources: list[Source], spec: LoaderSpec, place: Ra
 
 
 class ArrayRecords:
-    """A data source for Grain: a source's ArrayRecord file, as fast as the emulated storage.
-
-    Raises `LoaderError` where it cannot be read or has no record.
-    """
+    """A data source for Grain: an ArrayRecord file, as fast as the emulated storage; raises `LoaderError`."""
 
     def __init__(self, source: Source, spec: LoaderSpec, reader: Any) -> None:
         self._source, self._spec = source, spec

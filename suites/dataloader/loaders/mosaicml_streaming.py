@@ -1,8 +1,7 @@
 """mosaicml-streaming: MDS shards, a stream with a proportion per source, and torch's DataLoader.
 
-`replication` gives the ranks of one data-parallel group the same documents. An epoch has as many documents as
-all sources together; in each, a source is sampled by its proportion and shuffled. The ranks find each other
-by shared memory and torch.distributed, which the caller has initialized where there are several ranks.
+`replication` gives the ranks of one data-parallel group the same documents. In each epoch a source is sampled
+by its proportion and shuffled. Ranks find each other by shared memory and torch.distributed.
 """
 
 from __future__ import annotations
@@ -12,11 +11,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from harness.records import HostInfo
 from suites.dataloader.batch import (
     LoaderError,
     LoaderSpec,
@@ -25,9 +22,8 @@ from suites.dataloader.batch import (
     library,
     loads_with,
     packed,
-    tokenize,
 )
-from suites.dataloader.loaders.peers import constant_mixture, in_one_line
+from suites.dataloader.loaders.peers import constant_mixture, in_one_line, needs
 
 FORMATS = ("mds",)
 
@@ -37,11 +33,7 @@ SHARED_MEMORY = Path("/dev/shm")
 FILE_LOCKS = ("barrier_filelock", "cache_filelock")
 
 apply = loads_with("mosaicml_streaming")
-
-
-def unavailable(host: HostInfo) -> str | None:
-    """Return why mosaicml-streaming cannot run here; None where it can."""
-    return MISSING if find_spec("streaming") is None else None
+unavailable = needs("streaming", otherwise=MISSING)
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
@@ -89,7 +81,7 @@ def _dataset(spec: LoaderSpec, place: RankPlace) -> Any:
 
 
 def _batch(spec: LoaderSpec, place: RankPlace, samples: Sequence[dict[str, str]]) -> PackedBatch:
-    return packed([tokenize(one["text"]) for one in samples], spec, place)
+    return packed([one["text"] for one in samples], spec, place)
 
 
 def _free(dataset: Any) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from importlib.util import find_spec
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from harness.records import HostInfo, Unavailable
 from suites.dataloader.batch import INSTALL, LoaderError, LoaderSpec, Source
@@ -14,12 +15,21 @@ ENDED_WITHIN_S = 5.0
 """Worker processes that live longer after they were asked to end are terminated."""
 
 
-def needs(*libraries: str) -> Callable[[HostInfo], str | None]:
-    """Return what reports whether a loader is unavailable: which of its libraries is not installed."""
+def needs(*libraries: str, otherwise: str = "") -> Callable[[HostInfo], str | None]:
+    """Return what reports whether a loader is unavailable: which of its libraries is not installed.
+
+    `otherwise`: the report in place of how to install it.
+    """
 
     def unavailable(host: HostInfo) -> str | None:
-        lacking = (one for one in libraries if find_spec(one) is None)
-        return next((f"{one} is not installed: {INSTALL}" for one in lacking), None)
+        for one in libraries:
+            try:
+                found = find_spec(one)
+            except ModuleNotFoundError:  # the package that it would be in
+                found = None
+            if found is None:
+                return otherwise or f"{one} is not installed: {INSTALL}"
+        return None
 
     return unavailable
 
@@ -35,6 +45,25 @@ def constant_mixture(spec: LoaderSpec, library: str) -> list[tuple[Source, float
         )
     weighted = zip(spec.sources, spec.mixture[0].weights, strict=True)
     return [(source, float(weight)) for source, weight in weighted if weight > 0]
+
+
+def from_workers(library: str, dataset: Any, spec: LoaderSpec, workers: int, **options: Any) -> Iterator[Any]:
+    """Yield what torch's DataLoader makes of a dataset of batches; its workers end with this iterator.
+
+    Raises `LoaderError`, in one line, for what a worker raises.
+    """
+    from torch.utils.data import DataLoader  # not every loader needs torch
+
+    ahead = spec.prefetch if workers else None
+    loader = DataLoader(dataset, batch_size=None, num_workers=workers, prefetch_factor=ahead, **options)
+    iterator: Any = iter(loader)
+    try:
+        yield from iterator
+    except RuntimeError as error:
+        raise in_one_line(library, error) from None
+    finally:
+        if workers:
+            iterator._shutdown_workers()
 
 
 def end(processes: Iterable[BaseProcess]) -> None:

@@ -1,23 +1,20 @@
 """Ray Data: a dataset per source, mixed by weights and split over data-parallel groups, in Ray's processes.
 
-As its documents advise (docs.ray.io, "Weighted dataset mixing"): each source is cut into blocks of some
-batches, `mix` interleaves blocks, and a buffer in each rank shuffles their documents. `streaming_split`
-divides the stream over the groups. Ranks of one group (context parallelism) each read it anew: Ray Data gives
-a block to one consumer. Ranks tokenize and pack: tokens of two bytes would fill twice the object store.
+As its documents advise ("Weighted dataset mixing"): `mix` interleaves blocks of some batches,
+`streaming_split` divides them over groups, and a buffer in each rank shuffles their documents. Ranks of one
+group each read the stream anew: Ray Data gives a block to one consumer. `workers` is not used.
 
 Ray Data does not repeat a source. A round lists a source's file as often as its weight demands until the
-source that lasts longest has ended, or for ROUND_DOCUMENTS documents; then a new round begins. Each source is
-limited to its share of a round, and all of it is taken: where `mix` stops on the shortest source, it takes
-some blocks more or fewer of the others, as they come in time, and ranks of a group differ. Each round begins
-with a source's first document, so what lies beyond its share of ROUND_DOCUMENTS never comes. `workers` is not
-used: Ray Data schedules its tasks on all processors of the Ray session.
+source that lasts longest has ended, or for ROUND_DOCUMENTS documents; each is limited to its share of a
+round, and all of it is taken, since a mix that stops on the shortest source differs between the ranks of a
+group. What lies beyond its share of ROUND_DOCUMENTS never comes.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -27,11 +24,9 @@ from suites.dataloader.batch import (
     PackedBatch,
     RankPlace,
     Source,
-    Tokens,
     library,
     loads_with,
     packed,
-    tokenize,
 )
 from suites.dataloader.loaders.peers import constant_mixture, in_one_line, needs
 
@@ -42,17 +37,13 @@ NEEDS_RAY = True
 LEAST_OBJECT_STORE_B = 2 << 30
 """Object store of the Ray session: it has blocks of hundreds of sources. Pages count as they are written."""
 
-ROUND_DOCUMENTS = 100_000
-"""Documents of a round at most, over all groups."""
-
-BLOCK_DOCUMENTS = 32
-"""Documents of a block at least: smaller blocks cost more than they carry."""
+ROUND_DOCUMENTS = 100_000  # documents of a round at most, over all groups
+BLOCK_DOCUMENTS = 32  # documents of a block at least: smaller blocks cost more than they carry
 
 SHUFFLED_BLOCKS = 8
 """Blocks in a rank's shuffle buffer, so that a batch has documents of several sources."""
 
-SEEDS = 1_000_003
-"""Between the seeds of rounds."""
+SEEDS = 1_000_003  # between the seeds of rounds
 
 COLUMN = "text"
 
@@ -61,10 +52,7 @@ unavailable = needs("ray")
 
 
 def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
-    """Return the rank's batches; closing the iterator ends the mixture, not Ray.
-
-    All data-parallel groups must iterate: the first batch comes once each has asked for one.
-    """
+    """Return the rank's batches, the first once each group has asked for one; closing it ends the mixture."""
     ray = library("ray")
     library("ray.data")
     constant_mixture(spec, "Ray Data")
@@ -94,7 +82,9 @@ class MixedStreams:
         context.use_datasource_v2 = False  # it lists files in any order, and fails without aiohttp (2.60)
         context.execution_options.preserve_order = True  # ranks of one group get the same documents
         sources = constant_mixture(spec, "Ray Data")
-        counts = round_documents(sources)
+        # Documents of a round: until the source that lasts longest has ended, but no more than allowed.
+        documents = min(ROUND_DOCUMENTS, max(source.samples / weight for source, weight in sources))
+        counts = [max(1, round(documents * weight)) for _, weight in sources]
         datasets = [_texts(spec, source, count) for (source, _), count in zip(sources, counts, strict=True)]
         mixed = datasets[0].mix(
             *datasets[1:],
@@ -106,12 +96,6 @@ class MixedStreams:
     def of(self, dp_rank: int) -> Any:
         """Return the group's `DataIterator`."""
         return self._streams[dp_rank]
-
-
-def round_documents(sources: Sequence[tuple[Source, float]]) -> list[int]:
-    """Return how many documents of each source, of these weights, one round has."""
-    documents = min(ROUND_DOCUMENTS, max(source.samples / weight for source, weight in sources))
-    return [max(1, round(documents * weight)) for _, weight in sources]
 
 
 def block_documents(spec: LoaderSpec) -> int:
@@ -142,12 +126,8 @@ def _round(spec: LoaderSpec, place: RankPlace, stream: Any, number: int) -> Iter
         local_shuffle_seed=seed,
     ):
         found = True
-        yield packed(_documents(table), spec, place)
+        yield packed([text.as_py() for text in table[COLUMN]], spec, place)
     if not found:
         raise LoaderError(
             f"Ray Data: the sources have fewer than {size} documents per group, in a round of all of them"
         )
-
-
-def _documents(table: Any) -> list[Tokens]:
-    return [tokenize(text.as_py()) for text in table[COLUMN]]

@@ -1,8 +1,8 @@
 """spdl: a pipeline of threads in one subprocess per rank, which its documents call MTP.
 
 Stages: the draw of each step's sources, the reading of its documents by several threads, and packing. The
-readers are this suite's (`readers`): spdl brings none for text. Each data-parallel group has its own range of
-each source's documents; of a source with fewer documents than groups, every dp_size-th one over all epochs.
+readers are this suite's. Each data-parallel group has its own range of each source's documents; of a source
+with fewer documents than groups, every dp_size-th one over all epochs.
 """
 
 from __future__ import annotations
@@ -76,10 +76,7 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
 
 
 class _Stages:
-    """The pipeline's stages; files are opened in the subprocess. Errors pass through as results.
-
-    Spdl itself would report the number of failures, not the reason.
-    """
+    """The pipeline's stages. Errors pass as results: spdl itself reports their number, not the reason."""
 
     def __init__(self, spec: LoaderSpec, place: RankPlace) -> None:
         self._spec, self._place = spec, place

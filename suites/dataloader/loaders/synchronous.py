@@ -1,8 +1,4 @@
-"""torch's DataLoader with `num_workers=0`: the training process reads and packs each batch when it needs it.
-
-One reader per source and rank, and no process that loads ahead: the least memory that a DataLoader takes, and
-every second of loading is a second of the step.
-"""
+"""torch's DataLoader with `num_workers=0`: the training process makes each batch when it needs it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """torch's DataLoader as in the baseline, every worker with every source, with the suite's own Parquet reader.
 
-The reader decodes each row group into a temporary file (`formats.spooled`), as the disaggregated
-loader's does. So what this loader saves over the baseline is the reader's part, and what the disaggregated
-loader saves over this one is the part of sharing. Each worker has temporary files of its own.
+So what it saves over the baseline is the reader's part (`formats.spooled`), and what the disaggregated loader
+saves over it is the part of sharing.
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
 """torchdata.nodes: sources mixed by `MultiNodeWeightedSampler`, packed by processes of a `ParallelMapper`.
 
 As its documents advise ("Migrating to torchdata.nodes from torch.utils.data"): sources and their order stay
-in the main process, one node per source. `ParallelMapper` parallelizes the heavy transform alone, here
-tokenizing and packing. It has processes, because threads contend for the GIL; a `Prefetcher` follows. So a
-rank has one reader per source, however many workers it has, and reads documents in one thread. Both nodes
-take a snapshot of all sources for every batch (`snapshot_frequency=1`), the default.
+in the main process, one node per source, and `ParallelMapper` has the heavy transform alone, in processes,
+because threads contend for the GIL; a `Prefetcher` follows. So a rank has one reader per source.
 
-The last node is iterated directly, without `Loader`: it has no end at which to start again, and a `Loader` is
-part of a reference cycle, which keeps worker processes until it is collected. To close, the sources end and
-the batches under way are taken: the nodes then end by themselves, and no thread waits for a dead process.
+The last node is iterated without `Loader`, which is part of a reference cycle that keeps worker processes. To
+close, the sources end and the batches under way are taken: the nodes then end by themselves.
 
-The mixture is the library's own: constant over time, from a generator seeded by group. Each source's
-documents are divided over data-parallel groups by their number, counted over all epochs. Files are read as by
-the baseline.
+The mixture is the library's own: constant, seeded by group. Each source's documents are divided over groups
+by their number, counted over all epochs. Files are read as by the baseline.
 """
 
 from __future__ import annotations
@@ -34,7 +30,6 @@ from suites.dataloader.batch import (
     library,
     loads_with,
     packed,
-    tokenize,
 )
 from suites.dataloader.loaders.peers import children_since, constant_mixture, end, in_one_line, needs
 
@@ -119,4 +114,4 @@ class PackedTensors:
     def __call__(self, texts: list[str]) -> Any:
         """Return the batch of these documents with tensors instead of arrays."""
         convert: Any = library("torch.utils.data").default_convert
-        return convert(packed([tokenize(text) for text in texts], self.spec, self.place))
+        return convert(packed(texts, self.spec, self.place))

@@ -1,8 +1,7 @@
 """webdataset: tar shards, a pipeline per source, mixed at random in each worker of torch's DataLoader.
 
-RandomMix is what its author recommends for sources with weights (webdataset issue 244). A source is one
-shard: each worker reads all of it and keeps every n-th document, as the author recommends for few shards
-(issue 71).
+As its author recommends: RandomMix for sources with weights (issue 244); of few shards each worker reads all
+and keeps every n-th document (issue 71).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from suites.dataloader.batch import (
     packed,
     tokenize,
 )
-from suites.dataloader.loaders.peers import constant_mixture, in_one_line, needs
+from suites.dataloader.loaders.peers import constant_mixture, from_workers, needs
 
 FORMATS = ("webdataset",)
 
@@ -52,21 +51,8 @@ def batches(spec: LoaderSpec, place: RankPlace) -> Iterator[PackedBatch]:
         wds.map(partial(packed, spec=spec, place=place)),
     )
     seeded = torch.Generator().manual_seed(spec.seed * spec.dp_size + place.dp_rank)  # of the workers' draws
-    loader = wds.WebLoader(
-        dataset,
-        batch_size=None,
-        num_workers=spec.workers,
-        prefetch_factor=spec.prefetch,
-        collate_fn=_unchanged,
-        generator=seeded,
-    )
-    running = iter(loader)
-    try:
-        yield from running
-    except (LoaderError, RuntimeError) as error:
-        raise in_one_line("webdataset", error) from None
-    finally:
-        running.close()  # drops the DataLoader's iterator, which ends and joins its workers
+    options = {"collate_fn": _unchanged, "generator": seeded}
+    yield from from_workers("webdataset", dataset, spec, spec.workers, **options)
 
 
 def _documents(spec: LoaderSpec, place: RankPlace, source: Source) -> Any:

@@ -1,9 +1,8 @@
 """All-gather of small messages between processes of one machine, and flash-decode, which ends with one.
 
 The low-latency protocol: a word of 8 bytes has 4 bytes of data and 4 of a flag, the number of the call.
-Aligned words are stored and loaded whole, so a copy that has the flag has the data. No separate signal is
-needed. Words are written in two buffers in turn: a rank writes one again only two calls later, and by then
-all ranks have read it, since each sends its next message after that.
+Aligned words are stored and loaded whole, so a copy that has the flag has the data. Words are written in two
+buffers in turn: a rank writes one again only two calls later, when all ranks have read it.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from suites.overlap.workload import DECODE_HEAD_SIZE as HEAD_SIZE
 from suites.overlap.workload import DECODE_HEADS as HEADS
 from suites.overlap.workload import Subject
 
-POLLS = 256
-"""Reads of a message's last word before a rank pauses and looks at the clock."""
+POLLS = 256  # reads of a message's last word before a rank pauses and looks at the clock
 
 PAUSE_S = 2e-5
 
@@ -86,11 +84,8 @@ class SmallAllGather(RankShare):
         elements = self.workload.message_elements
         self._message = self.values("message", self.rank, elements)
         self._gather = Gather(subject, heap, elements)
+        self.received = self._gather.gathered
         self.sent_B = float((self.ranks - 1) * self._message.nbytes)
-
-    def forget(self) -> None:
-        """Make what the last run received invalid."""
-        self._gather.gathered.fill_(torch.nan)
 
     def run(self, chunks: int) -> None:
         """Gather once."""
@@ -112,8 +107,8 @@ class SmallAllGather(RankShare):
 class TimedFlashDecode(SmallAllGather):
     """Attention of one query per sequence over keys and values divided over ranks, then an all-gather.
 
-    q (B, heads, D), keys and values of this rank (B, heads, kv_len, D). Each rank's output (B, heads, D) and
-    log-sum-exp (B, heads) go to all ranks, which add them by their weights.
+    q (B, heads, D), this rank's keys and values (B, heads, kv_len, D). Outputs (B, heads, D) and log-sum-exp
+    (B, heads) go to all ranks, which add them by their weights.
     """
 
     def __init__(self, subject: Subject, heap: SymmetricHeap) -> None:

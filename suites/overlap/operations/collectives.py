@@ -1,8 +1,7 @@
 """What the timed operations share, and collectives that overlap with products, by each algorithm.
 
-Operations have one protocol, inputs from a seed, and are compared with float64. An all-gather comes with
-products of what it gathers, a reduce-scatter with products to scatter: `Subject.algorithm` chooses whether
-the collective comes first or last, goes in chunks, or is one-sided.
+`Subject.algorithm` chooses whether a collective comes before or after its products, goes in chunks, or is
+one-sided.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from suites.overlap.one_sided import OneSided
+from suites.overlap.symmetric.heap import SymmetricHeap
 from suites.overlap.workload import Subject
 
-CHECKED_ROWS = 48
-"""Rows of the result that are compared with float64, taken at equal distances."""
+CHECKED_ROWS = 48  # rows of the result that are compared with float64, taken at equal distances
 
 NOT_COMMUNICATED = 0
 """In place of a number of chunks: compute on what the buffers have, and communicate nothing."""
@@ -29,43 +28,23 @@ Spans = dict[str, list[tuple[float, float]]]
 """Begins and ends of what each lane did, by `time.perf_counter`: one clock for all ranks of a machine."""
 
 
-class TimedOperation(Protocol):
-    """One variant of an operation on one rank."""
-
-    @property
-    def sent_B(self) -> float:
-        """Return the bytes that this rank must send, whatever the algorithm."""
-
-    def forget(self) -> None:
-        """Make what the last run received invalid, so that the next cannot use it."""
-
-    def run(self, chunks: int) -> None:
-        """Run it once. `chunks`: into how many a rank's part is divided, where the algorithm does."""
-
-    def compute(self) -> None:
-        """Run the computation without communication, in one part."""
-
-    def communicate(self, chunks: int) -> None:
-        """Run the communication without computation."""
-
-    def error(self) -> float:
-        """Return the largest error of checked rows of the last result, over their largest value."""
-
-
-class RankOfMany(Protocol):
-    """What knows this rank and their number: a link or a heap."""
-
-    rank: int
-    ranks: int
-
-
 class RankShare:
-    """A rank's share of an operation."""
+    """A rank's share of an operation, of which `sent_B` are the bytes that it must send.
 
-    def __init__(self, subject: Subject, place: RankOfMany) -> None:
+    `run(chunks)` does it once, with a rank's part in so many chunks where the algorithm has any; `compute()`
+    and `communicate(chunks)` do a part of it alone. `error()`: of checked rows, over their largest value.
+    """
+
+    def __init__(self, subject: Subject, place: OneSided | SymmetricHeap | RankGroup) -> None:
         self.subject, self.workload = subject, subject.workload
         self.rank, self.ranks = place.rank, place.ranks
         self.in_turn = subject.order == "ring"  # puts go to one peer at a time
+
+        self.received = torch.empty(0)  # what a run gets from others
+
+    def forget(self) -> None:
+        """Make what the last run received invalid, so that the next cannot use it."""
+        self.received.fill_(torch.nan)
 
     def values(self, name: str, rank: int, *shape: int) -> Tensor:
         """Return the same normal values on every rank that asks for those of `rank`."""
@@ -99,8 +78,7 @@ class RankShare:
         """Return (peer, first chunk, end) of what one product computes before its chunks are put.
 
         The first is one chunk. Each further one is at most as large as all before it: products are large, and
-        the link sends those meanwhile. Where it ends sooner, communication is short enough for the own part,
-        which comes last, to hide it.
+        the link sends those meanwhile.
         """
         if not self.in_turn:
             return [(peer, *group) for group in _growing(chunks, 0) for peer in self.peers()]
@@ -108,10 +86,7 @@ class RankShare:
         return [(peer, *group) for number, peer in peers for group in _growing(chunks, number * chunks)]
 
     def arrivals(self, link: OneSided, signals: range, chunks: int) -> Iterator[tuple[int, int, int]]:
-        """Wait for all chunks of the peers; yield (peer, first chunk, end) of what has arrived at each time.
-
-        `signals`: those that count the chunks of each rank.
-        """
+        """Wait for the peers' chunks, counted by `signals`; yield (peer, first chunk, end) as they arrive."""
         taken = dict.fromkeys(self.peers(), 0)
         for peer, chunk in self.arriving(chunks):
             if chunk >= taken[peer]:
@@ -158,10 +133,9 @@ class RankGroup:
 class OverlappedCollective(RankShare):
     """A collective of (rows, columns) of each rank, with a buffer and signals of its own; once per run.
 
-    No barrier divides the collectives of one run. None is needed: a peer that is ahead writes only what this
-    rank has not yet read in this run. Before the next run, whose barrier all ranks reach, every rank has
-    waited for all that was put to it: buffers have been read, and sources may change. Autograd changes none
-    within a run, because a put holds its source's storage and autograd adds in place only to its own.
+    No barrier is needed between those of one run: a peer that is ahead writes only what this rank has not yet
+    read. Before the next run every rank has waited for all that was put to it. Autograd changes no source
+    within a run, because a put holds its storage and autograd adds in place only to its own.
     """
 
     def __init__(self, subject: Subject, group: RankGroup, rows: int, columns: int) -> None:
@@ -274,10 +248,7 @@ class ReduceScatter(OverlappedCollective):
     def multiply(
         self, product: MakeSummand, out: Tensor, chunks: int, meanwhile: Callable[[], object] = lambda: None
     ) -> None:
-        """Write the sum of this rank's rows into `out`.
-
-        `meanwhile` is other computation, for which the last parts need not wait.
-        """
+        """Write the sum of this rank's rows into `out`; `meanwhile` is other computation."""
         if chunks == NOT_COMMUNICATED:
             begin_s = time.perf_counter()
             product(0, self.partial)

@@ -1,8 +1,7 @@
 """MoE dispatch and combine, as a rank runs and times them: rows go to the ranks of their experts, and back.
 
-The routes of tokens are the same on every rank. Dispatch: x (M / ranks, K) per rank, w (experts / ranks, K,
-N); the result has a product per row received. Combine: h (rows, K) per source of tokens, the same w; y (M /
-ranks, N), a weighted sum over top_k on the tokens' own ranks.
+Dispatch: x (M / ranks, K) per rank, w (experts / ranks, K, N); a product per row received. Combine: h (rows,
+K) per source of tokens, the same w; y (M / ranks, N), a weighted sum over top_k on the tokens' own ranks.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from suites.overlap.workload import Subject
 class ExpertRoute(NamedTuple):
     """The rows of one rank's tokens that go to one rank, or to some of its experts, sorted by expert.
 
-    `tokens`: of the source rank (rows,). `choices`: which of a token's top_k (rows,). `ends`: for each of
-    these experts, the end of its rows.
+    `tokens` and `choices` (rows,): of the source rank, and which of its top_k. `ends`: of each expert's rows.
     """
 
     tokens: Tensor
@@ -51,8 +49,8 @@ class ExpertRows(NamedTuple):
 class RoutedShare(RankShare):
     """A rank's share of an operation that moves rows between tokens' ranks and their experts' ranks.
 
-    `routes[source][destination]`: the rows that a rank sends to another. Both operations go part by part:
-    `outgoing` returns the rows of a part of a route, and `take` uses those that came.
+    `routes[source][destination]`: the rows that a rank sends to another. `outgoing` returns the rows of a
+    part of a route, and `take` uses those that came.
     """
 
     columns: int  # of what is sent
@@ -94,10 +92,6 @@ class RoutedShare(RankShare):
     def take(self, peer: int, part: ExpertRows, rows: Tensor) -> None:
         """Use the rows of a part of the route from a rank."""
         raise NotImplementedError
-
-    def forget(self) -> None:
-        """Make what the last run received invalid."""
-        self.received.fill_(torch.nan)
 
     def run(self, chunks: int) -> None:
         """Do the operation once, by the subject's algorithm."""
@@ -147,10 +141,7 @@ class RoutedShare(RankShare):
             self._put(peer, part, self.outgoing(peer, part))
 
     def part(self, route: ExpertRoute, chunks: int, first: int = 0, end: int | None = None) -> ExpertRows:
-        """Return chunks `first` to `end` of a route, all by default.
-
-        A chunk is the rows of consecutive experts: each expert multiplies its rows of a source at once.
-        """
+        """Return chunks `first` to `end` of a route, all by default: the rows of consecutive experts."""
         low, high = (self.local_experts * one // chunks for one in (first, chunks if end is None else end))
         starts = [0, *route.ends.tolist()]
         return ExpertRows(slice(low, high), starts[low], starts[high])

@@ -4,11 +4,9 @@ AllGather + GEMM: y (M, N) = all-gather(x (M / ranks, K)) @ w (K, N), each rank 
 ReduceScatter: y (M / ranks, N), this rank's rows of the sum over ranks of x (M, K) @ w (K, N).
 
 AllGather + MoE: the experts' products for all ranks' tokens, with this rank's columns of every expert: x (M /
-ranks, K) per rank, w (experts, K, N), y (M, top_k, N). Every token's experts are known to all ranks, as in
-Triton-distributed's test, whose PyTorch baseline is the loop over experts with masks. Puts go by columns of
-x. A chunk of rows would leave each expert few of them, and read all weights again; a chunk of columns needs
-its own rows of the weights alone, and adds to the products. It is multiplied for the own tokens and a peer's
-at once.
+ranks, K) per rank, w (experts, K, N), y (M, top_k, N). All ranks know every token's experts, as in
+Triton-distributed's test, whose baseline is the loop over experts with masks. Puts go by columns of x: a
+chunk of rows would leave each expert few of them, and read all weights again.
 """
 
 from __future__ import annotations
@@ -45,11 +43,7 @@ class TimedAllGatherGemm(RankShare):
         self.x, self.w = self.values("x", self.rank, rows, k), self.values("w", self.rank, k, n)
         self.y = torch.empty(m, n)
         self.gather = self.gathers_by(subject, RankGroup(link), rows, k)
-        self.sent_B = self.gather.sent_B
-
-    def forget(self) -> None:
-        """Make what the last run received invalid."""
-        self.gather.gathered.fill_(torch.nan)
+        self.sent_B, self.received = self.gather.sent_B, self.gather.gathered
 
     def run(self, chunks: int) -> None:
         """Compute y once."""
@@ -92,11 +86,7 @@ class TimedGemmReduceScatter(RankShare):
         self.x, self.w = self.values("x", self.rank, m, k), self.values("w", self.rank, k, n)
         self.y = torch.empty(self.rows, n)
         self.scatter = ReduceScatter(subject, RankGroup(link), self.rows, n)
-        self.sent_B = self.scatter.sent_B
-
-    def forget(self) -> None:
-        """Make what the last run received invalid."""
-        self.scatter.received.fill_(torch.nan)
+        self.sent_B, self.received = self.scatter.sent_B, self.scatter.received
 
     def run(self, chunks: int) -> None:
         """Compute y once."""
@@ -179,9 +169,8 @@ class AllGatherMoe(TimedAllGatherGemm):
     def _by_columns(self, chunks: int) -> None:
         """Multiply each chunk of columns of the own rows and of the first peer's together, as it arrives.
 
-        So most weights are read once, and a product has twice the rows. Before the first chunk arrives there
-        is time for the own rows with the last one's columns. Chunks of further peers are multiplied by
-        themselves.
+        So most weights are read once. Before the first chunk arrives there is time for the own rows with the
+        last one's columns. Chunks of further peers are multiplied by themselves.
         """
         gather, rows = self.gather, self.gather.rows
         gather.put_columns(self.x, chunks)
@@ -212,10 +201,7 @@ class AllGatherMoe(TimedAllGatherGemm):
 
 
 class ExpertSums:
-    """Products of some ranks' tokens with the experts that they chose, summed over chunks of columns.
-
-    `experts` (M, top_k) of all tokens, of which each rank has `rows`.
-    """
+    """Products of some ranks' tokens with their experts (M, top_k), summed over chunks of columns."""
 
     def __init__(self, experts: Tensor, w: Tensor, rows: int, ranks: Sequence[int]) -> None:
         self._w, self._rows, self._ranks = w, rows, ranks

@@ -1,9 +1,8 @@
 """A training step of a small Llama-like model: forward, backward and update, with tensor parallelism.
 
-The residual stream is sharded by rows (Megatron's sequence parallelism): RMSNorm, all-gather and the fused
-product to q, k and v, causal attention of this rank's heads, product and reduce-scatter; then the same with a
-gated MLP. The loss is the mean squared difference from random targets. The model has no embedding, no rotary
-positions, and norms without weights, whose gradients would need collectives of their own.
+The residual stream is sharded by rows (Megatron's sequence parallelism). The loss is the mean squared
+difference from random targets. The model has no embedding, no rotary positions, and norms without weights,
+whose gradients would need collectives of their own.
 
 Each linear layer is an all-gather or a reduce-scatter with its product; its gradient is the other of the two.
 Where a reduce-scatter overlaps, the weight's gradient is computed while its last parts are under way, as in
@@ -36,8 +35,8 @@ from suites.overlap.workload import Subject
 class Layer:
     """A weight's part on this rank, with collectives of its own for forward and backward.
 
-    Both move `rows` of this rank with `columns`. As each is used once per step, `gather.gathered` stays as
-    it is from the forward to the backward pass. `chunks` are those of the next pass.
+    Each is used once per step, so `gather.gathered` stays as it is from the forward to the backward pass.
+    `chunks` are those of the next pass.
     """
 
     def __init__(self, subject: Subject, group: RankGroup, rows: int, columns: int) -> None:
@@ -105,10 +104,7 @@ class _GemmReduceScatter(torch.autograd.Function):
 def gathered_product(
     layer: Layer, x: Tensor, w: Tensor, also: Callable[[Tensor, int], None] | None = None
 ) -> Tensor:
-    """Return the product of all ranks' rows with w.
-
-    `also(rows, first)` is other computation with these rows. Without it, `gathered` then has all rows.
-    """
+    """Return the product of all ranks' rows with w; `also` uses them, else `gathered` has them all."""
     y = x.new_empty(layer.gathered_rows, w.shape[1])
 
     def product(rows: Tensor, first: int) -> None:
@@ -134,8 +130,7 @@ def scattered_product(layer: Layer, x: Tensor, w: Tensor, meanwhile: Callable[[]
 LEARNING_RATE = 1e-9
 """So small that every step has the initial weights, whose gradients are known; an update costs the same."""
 
-BATCHES = 2
-"""Steps take turns with them: what one step has left in a buffer is wrong in the next."""
+BATCHES = 2  # steps take turns with them: what one step has left in a buffer is wrong in the next
 
 
 class BlockWeights(NamedTuple):
@@ -207,9 +202,6 @@ class TensorParallelStep(RankShare):
         layers = [layer for layers in self.layers for layer in layers]
         found = [(one.sent_B, one.computed_s) for layer in layers for one in (layer.gather, layer.scatter)]
         return [*found, (self.sent_B - sum(sent_B for sent_B, _ in found), 0.0)]
-
-    def forget(self) -> None:
-        """Do nothing: each run has another batch than the one before."""
 
     def run(self, chunks: int) -> None:
         """Do one step."""

@@ -1,9 +1,7 @@
 """AllGather + GEMM: every rank multiplies all ranks' rows, beginning with its own, as the others arrive.
 
 Per rank: x (M, K), w (K, N), y (RANKS * M, N) = all-gather(x) @ w. Copiers pull one peer's shard each into
-`gathered` (RANKS, M, K) and signal its arrival; the programs of the GEMM wait for the shard that they read.
-
-Shapes: M rows of a shard, K inner, N columns. Signals, RANKS of each kind: `ready` of each owner's shard,
+`gathered` (RANKS, M, K) and signal its arrival. Signals, RANKS of each kind: `ready` of each owner's shard,
 `arrived` of each shard here, and how often a shard was `taken`.
 """
 
@@ -20,8 +18,7 @@ from harness.instruments.triton_kernels.targets import Compilation
 from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import copy, get, notify, wait
 
-BLOCK = 1024
-"""Elements that a copier moves at once."""
+BLOCK = 1024  # elements that a copier moves at once
 
 
 @triton.jit

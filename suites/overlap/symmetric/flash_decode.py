@@ -1,15 +1,14 @@
 """Flash-decode with AllGather: every rank attends to its part of the KV cache, then all merge all parts.
 
-Per rank: q (B, HEADS, D), the same on all ranks; k and v (B, KV_HEADS, L, D), this rank's part of the cache,
-whose L may differ between ranks. Result (B, HEADS, D): attention of q to the keys of all ranks, in fp32.
+Per rank: q (B, HEADS, D), the same on all ranks; k and v (B, KV_HEADS, L, D), whose L may differ between
+ranks. Result (B, HEADS, D): attention of q to the keys of all ranks, in fp32.
 
-`attend` works on SPLITS chunks of the keys at once, which gives an output and a log-sum-exp (lse) for each.
+`attend` works on SPLITS chunks of the keys at once, each with an output and a log-sum-exp (lse).
 `gather_and_merge` merges those of one query head, sends the pair to all ranks, and merges all ranks' pairs in
-their order, so that all ranks have the same result. The pairs are in `outputs` (2, RANKS, B * HEADS, D) and
-`lses` (2, RANKS, B * HEADS): [parity of the epoch, source rank, query head].
-
-Signals: `arrived` (2, RANKS, B * HEADS), likewise, set to the epoch. A pair is overwritten two epochs later,
-and by then it is read: its source has waited for the reader's pair of the epoch between.
+their order, so that all ranks have the same result. Pairs are in `outputs` (2, RANKS, B * HEADS, D) and
+`lses` (2, RANKS, B * HEADS): [parity of the epoch, source rank, query head], with signals `arrived` likewise,
+set to the epoch. A pair is overwritten two epochs later, when its source has waited for the reader's pair of
+the epoch between.
 """
 
 from __future__ import annotations
@@ -26,12 +25,8 @@ from harness.instruments.triton_kernels.targets import Compilation
 from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import notify, symm_at, wait
 
-BL = 32
-"""Keys that a program of `attend` takes at once."""
-
-SPLITS = 4
-"""Chunks of a rank's keys."""
-
+BL = 32  # keys that a program of `attend` takes at once
+SPLITS = 4  # chunks of a rank's keys
 LOWEST = tl.constexpr(-1e30)  # finite, so that no keys at all leave no NaN
 
 

@@ -1,12 +1,12 @@
 """GEMM + ReduceScatter: every rank multiplies the peers' rows first, and sums its own as the others' arrive.
 
 Per rank: x (RANKS * M, K), w (K, N), y (M, N) = this rank's rows of the sum of all ranks' x @ w. A tile of
-the product goes straight into the heap of the rank that owns its rows, into `parts` (RANKS, M, N): [source
-rank, row, column]. Own tiles are last. They add the other ranks' parts in the order of ranks, so that the
-result does not depend on timing. Sums are fp32; parts have the dtype of x.
+the product goes straight into `parts` (RANKS, M, N) of the rank that owns its rows: [source rank, row,
+column]. Own tiles are last and add the others in the order of ranks, in fp32, so that the result does not
+depend on timing.
 
-Signals, one per rank and tile of each kind: `arrived` (source, tile) at the owner, and `taken` (owner, tile)
-at the source, whose part may be overwritten from then on. Each is set to the epoch.
+Signals, one per rank and tile of each kind, set to the epoch: `arrived` (source, tile) at the owner, and
+`taken` (owner, tile) at the source, whose part may be overwritten from then on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Symmetric memory over processes of one machine: a heap per rank, all of them mapped by every rank.
 
-The memory is an anonymous file of the kernel (memfd_create): POSIX shared memory without a name, so nothing
-is left of it however the processes end.
+The memory is an anonymous file of the kernel (memfd_create), of which nothing is left however processes end.
 """
 
 from __future__ import annotations
@@ -21,16 +20,14 @@ from harness.instruments.torch_internals import symmetric_memory
 from harness.instruments.triton_kernels.launch import Grid, launch
 from harness.records import Unavailable
 
-ALIGNMENT_B = 64
-"""Alignment of every tensor: a cache line, and what GPUs load at once."""
+ALIGNMENT_B = 64  # alignment of every tensor: a cache line, and what GPUs load at once
 
 TIMEOUT_NS = 30_000_000_000
 
 HEAP = {"signals": "*i32", "heaps": "*i64", "faults": "*i32", "rank": "i32", "epoch": "i32"}
 """Types of what kernels that use the heaps take."""
 
-ODD = ("rank", "epoch")
-"""Those that are no multiples of 16; see `Compilation`."""
+ODD = ("rank", "epoch")  # those that are no multiples of 16; see `Compilation`
 
 WAITED_FOR = {1: "signal", 2: "word"}
 """What a kernel waited for in vain, by the first element of `faults`."""
@@ -64,9 +61,9 @@ class SymmetricHeap:
         self._faults = torch.zeros(4, dtype=torch.int32, device=heaps.own.device)
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return the next tensor of this rank's heap; raises `HeapFull`.
+        """Return the next tensor of this rank's heap, all 0 as it is from the start; raises `HeapFull`.
 
-        All 0, as the heap is from the start. Clearing it here would be too late: a peer may have written.
+        Clearing it here would be too late: a peer may have written.
         """
         size_B = dtype.itemsize * int(numpy.prod(shape))
         begin, heap_B = self._used_B, self._heaps.own.numel()
@@ -115,8 +112,7 @@ class SymmetricHeap:
 def shared_heaps(heap_B: int) -> Heaps:
     """Map `heap_B` bytes per rank of the process group, on one machine; a collective call.
 
-    Rank 0 creates the memory; the others open it by its process. Raises `HeapFull` where the machine has not
-    as much.
+    Rank 0 creates the memory; the others open it by its process. Raises `HeapFull`.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     whole_B = -(-heap_B // mmap.PAGESIZE) * mmap.PAGESIZE

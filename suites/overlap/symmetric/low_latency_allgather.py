@@ -1,16 +1,12 @@
 """Low-latency AllGather: every word that is sent has its own flag, so that no signal follows the data.
 
-Per rank: x (N) int32, out (RANKS, N) = all-gather(x). Instead of data and then a signal, a rank stores words
-of 8 bytes, 4 of data and 4 of flag, into `words` (2, RANKS, N) int64 of each peer: [parity of the epoch,
-source rank, element]. The flag is the epoch. The reader polls the words themselves.
+Per rank: x (N) int32, out (RANKS, N) = all-gather(x). A rank stores words of 8 bytes, 4 of data and 4 of
+flag, the epoch, into `words` (2, RANKS, N) int64 of each peer: [parity of the epoch, source rank, element].
 
-Relaxed 64-bit accesses are enough. An aligned 8-byte access is atomic as a whole, so a reader that sees the
-flag has the data of the same store. A word is never used to conclude that another one has arrived. So no
-order between words is needed, and neither a release nor an acquire.
-
-Words can be used again without acknowledgements. A rank stores epoch e + 2 over epoch e only after it has the
-words of e + 1 from all peers. Each peer sends those in a later launch than the one that read epoch e, and
-launches of a rank are ordered.
+Relaxed 64-bit accesses are enough: an aligned 8-byte access is atomic as a whole, and a word is never used to
+conclude that another one has arrived. Words need no acknowledgement: a rank stores epoch e + 2 over epoch e
+only after it has the words of e + 1 from all peers, which each sends in a later launch than the one that read
+e.
 """
 
 from __future__ import annotations
@@ -26,8 +22,7 @@ from harness.instruments.triton_kernels.targets import Compilation
 from suites.overlap.symmetric.heap import ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import get_words, put_words
 
-BLOCK = 256
-"""Words per program: two for each thread of four warps."""
+BLOCK = 256  # words per program: two for each thread of four warps
 
 
 @triton.jit

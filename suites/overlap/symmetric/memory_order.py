@@ -4,31 +4,27 @@ The model is the release/acquire part of PTX's memory consistency model (PTX ISA
 and of C++'s ([intro.races] of C++20), at system scope:
 
 - A thread is one program of one launch of one rank. Its accesses are ordered as it makes them. How a GPU's
-  threads share the work of a program is not examined, nor are the barriers between these.
-- Launches of a rank are ordered, as on a stream: all of one before all of the next. What the host does to
-  memory between two launches belongs to that stream.
+threads share the work of a program is not examined, nor are the barriers between these.
+- Launches of a rank are ordered, as on a stream, to which belongs what the host does between two of them.
 - A store that is no atomic may be delayed without limit, and others may see several stores in any order.
 - An atomic with release publishes all that its thread did before, and all that was visible to the thread. An
-  atomic with acquire that reads this value makes all of it visible to its own thread. So does one that reads
-  the value of a later read-modify-write, if only those came between (a release sequence).
+atomic with acquire that reads this value makes all of it visible to its own thread. So does one that reads
+the value of a later read-modify-write, if only those came between (a release sequence).
 - Relaxed atomics order nothing. Atomics of one place have one order and never race with each other, unless
-  they are of different ranks and the scope of one is not the system, or their bytes overlap in part.
+they are of different ranks and the scope of one is not the system, or their bytes overlap in part.
 - Nothing else orders accesses: neither collectives of the process group, nor the order in which the programs
-  of a launch begin.
+of a launch begin.
 
 This order is called *happens before*. Two accesses of the same bytes by different threads, at least one of
 them a store and not both atomics, are a race unless one happens before the other. Without races, every load
-has one store that it can see: the last that happens before it. So all executions that the model allows have
-the same result (the data-race-free theorem: S. Adve and M. Hill, "Weak ordering: a new definition", 1990).
+has one store that it can see, so all executions that the model allows have the same result (S. Adve and M.
+Hill, "Weak ordering: a new definition", 1990).
 
-Why one execution shows all permutations of delayed stores: a permutation that the model allows is an order of
-all accesses that keeps *happens before*. Two accesses can change places in one of them exactly if neither
-happens before the other. Hence the checker need not try permutations, and it does not matter in which order
-the machine happened to run: `MemoryOrder` builds *happens before* from recorded accesses (`memory_trace`) by
-vector clocks, and looks at every pair. This requires that every wait sees the same store in all executions.
-So each is examined as well: whether it could see its value in another store, or another store could replace
-the value before it is seen. What atomic loads return is taken as it was recorded; where that decides what a
-kernel does next, as in a loop that waits for words, other executions may differ.
+One execution shows all permutations of delayed stores: two accesses can change places exactly if neither
+happens before the other. So `MemoryOrder` builds *happens before* from recorded accesses (`memory_trace`) by
+vector clocks, and looks at every pair. This requires that every wait sees the same store in all executions:
+each is examined for another store that it could see, or that could replace the value first. What atomic loads
+return is taken as it was recorded; where that decides what a kernel does next, other executions may differ.
 """
 
 from __future__ import annotations
@@ -121,10 +117,7 @@ class MemoryOrder:
         return list(races.values())
 
     def visible(self, load: int, place: int) -> list[Access | None]:
-        """Return the stores that the load (its index) may see at a place; None: the value before all stores.
-
-        A store is visible unless it happens after the load, or another store comes in between.
-        """
+        """Return the stores that a load (its index) may see at a place; None: the value before all stores."""
         stores = [
             i for i, one in enumerate(self.accesses)
             if i != load and one.kind in WRITES and any(begin <= place < end for begin, end in one.ranges)

@@ -1,9 +1,8 @@
 """Record the accesses that interpreted kernels make to memory, for `memory_order`.
 
 While `traced` is active, Triton's interpreter records every load, store and atomic of this rank's kernels,
-and PyTorch every operation on the symmetric heap outside of kernels. NumPy and `Tensor.tolist` are not
-recorded. Each atomic is performed under a lock that all ranks share, and numbered there. So the atomics of
-all ranks have one order, and each reads what the last one before it wrote to the same place.
+and PyTorch every operation on the heap outside of kernels, but for NumPy and `Tensor.tolist`. Each atomic is
+performed and numbered under a lock that all ranks share, so that those of all ranks have one order.
 """
 
 from __future__ import annotations
@@ -31,17 +30,13 @@ from harness.records import Unavailable
 from suites.overlap.symmetric import primitives
 from suites.overlap.symmetric.heap import SymmetricHeap
 
-HOST = -1
-"""The program of accesses that PyTorch makes outside of kernels."""
+HOST = -1  # the program of accesses that PyTorch makes outside of kernels
 
 SPACE_B = 1 << 48
 """Size of a space of places: rank r's heap is space 2r, by offsets, its other memory 2r + 1, by addresses."""
 
-POLL_EVERY_S = 50e-6
-"""How long a poll that failed leaves the lock to others."""
-
-ENDED = 1 << 62
-"""Stands for a number: all recording has ended, or this rank has."""
+POLL_EVERY_S = 50e-6  # how long a poll that failed leaves the lock to others
+ENDED = 1 << 62  # stands for a number: all recording has ended, or this rank has
 
 NOT_SHOWN = (
     *(os.path.dirname(str(package.__file__)) for package in (triton, torch)),
@@ -81,10 +76,8 @@ def traced(heap: SymmetricHeap, shared: Path) -> Iterator[list[Access]]:
     """Record this rank's accesses. `shared` is the path of a file that all ranks share; it may not exist yet.
 
     The table of heaps, which nobody writes, is left out. Once a wait has failed, all ranks end recording and
-    waiting, because a kernel goes on without what it waited for. A wait fails at its time limit, or as soon
-    as no rank can change what it waits for: all of them wait or have left this context.
-
-    Raises `Unavailable` where Triton's interpreter has not all of the operations that are recorded.
+    waiting. A wait fails at its time limit, or once all ranks wait or have left this context. Raises
+    `Unavailable` where Triton's interpreter has not all of the operations that are recorded.
     """
     for name in _RECORDERS:
         if not hasattr(InterpreterBuilder, name):
@@ -114,11 +107,11 @@ class _Trace:
     def __init__(self, heap: SymmetricHeap, shared: Path) -> None:
         self.accesses: list[Access] = []
         self.in_kernel = self.in_atomic = self.ended = False
-        self._rank, self._launches = heap.rank, 0
+        self.rank, self._launches = heap.rank, 0
         self._lock = os.open(shared, os.O_RDWR | os.O_CREAT, 0o600)
         os.ftruncate(self._lock, 8 * (1 + heap.ranks))
         words = numpy.memmap(shared, dtype=numpy.int64, mode="r+")
-        self._last, self._waiting = words[:1], words[1:]  # the number that each rank waits for
+        self._last, self.waiting = words[:1], words[1:]  # the number that each rank waits for
         self._heaps, self._heap_B = heap._heaps.addresses.numpy(), heap._heaps.own.numel()
         self._table, self._faults = (
             range(one.data_ptr(), one.data_ptr() + one.nbytes)
@@ -149,17 +142,13 @@ class _Trace:
 
     def is_stuck(self) -> bool:
         """Report, locked, that this rank waits; return whether no rank can perform another atomic."""
-        self._waiting[self._rank] = self._last[0] + 1
-        return all(one in (self._last[0] + 1, ENDED) for one in self._waiting)
-
-    def goes_on(self) -> None:
-        """Report that this rank waits no more."""
-        self._waiting[self._rank] = 0
+        self.waiting[self.rank] = self._last[0] + 1
+        return all(one in (self._last[0] + 1, ENDED) for one in self.waiting)
 
     def close(self) -> None:
         """Report that this rank performs no more atomics."""
         with self.locked():
-            self._waiting[self._rank] = ENDED
+            self.waiting[self.rank] = ENDED
         os.close(self._lock)
 
     def plain(self, kind: str, addresses: Any, size_B: int) -> None:
@@ -204,7 +193,7 @@ class _Trace:
         owner = numpy.searchsorted(self._heaps, addresses, side="right") - 1
         offset = addresses - self._heaps[owner]
         in_heap = (owner >= 0) & (offset < self._heap_B)
-        return numpy.where(in_heap, 2 * owner * SPACE_B + offset, (2 * self._rank + 1) * SPACE_B + addresses)
+        return numpy.where(in_heap, 2 * owner * SPACE_B + offset, (2 * self.rank + 1) * SPACE_B + addresses)
 
     def _record(
         self, kind: str, semantic: str, scope: str, ranges: list[tuple[int, int]], number: int, value: int
@@ -215,7 +204,7 @@ class _Trace:
         if self.in_kernel:
             builder = interpreter.interpreter_builder
             program = int(numpy.ravel_multi_index(builder.grid_idx, builder.grid_dim))
-        thread = (self._rank, self._launches, program)
+        thread = (self.rank, self._launches, program)
         self.accesses.append(Access(*thread, kind, semantic, scope, ranges, number, value, _source()))
 
 
@@ -299,7 +288,7 @@ def _atomic_poll(trace: _Trace, given: Any) -> Any:
             came[~came] = found
             if not found.any() and not is_late:
                 time.sleep(POLL_EVERY_S)
-        trace.goes_on()
+        trace.waiting[trace.rank] = 0
         return TensorHandle(came.reshape(pointers.data.shape), interpreter.tl.int1)
 
     return poll

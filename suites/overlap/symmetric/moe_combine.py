@@ -1,14 +1,13 @@
 """MoE combine: the experts' outputs return to the ranks of their tokens, which sum them with their weights.
 
 Per rank: y (rows, H), the outputs in the order in which dispatch left the rows, (expert, source rank, token);
-out (T, H) = for each token the sum over its choices of weight * output, in the order of choices, in fp32.
-The rows of one expert and source are contiguous both in y and in `returned` (T * CHOICES, H) of the source,
-which is in the order of experts. They begin at `here` (LOCAL, RANKS) and `there` (RANKS, E), where LOCAL is
-the number of experts per rank.
+out (T, H) = for each token the sum over its choices of weight * output, in the order of choices, in fp32. The
+rows of one expert and source are contiguous in y and in `returned` (T * CHOICES, H) of the source, which is
+in the order of experts. They begin at `here` (LOCAL, RANKS) and `there` (RANKS, E), with LOCAL experts per
+rank.
 
-Signals, RANKS of each kind: `ready` [source], which a rank sets to the epoch when it enters the launch, since
-it has then read what it received in the one before; and `arrived` [owner of the experts], to which each
-sending program of the owner adds 1.
+Signals, RANKS of each kind: `ready` [source], set to the epoch when a rank enters the launch, having read
+what it received before; and `arrived` [owner of the experts], to which each sending program adds 1.
 """
 
 from __future__ import annotations

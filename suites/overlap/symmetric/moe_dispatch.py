@@ -1,13 +1,13 @@
 """MoE dispatch: every token goes to the ranks that have its experts, straight to its place among their rows.
 
-Per rank: x (T, H) tokens, experts (T, CHOICES) the chosen experts of each; rank r has LOCAL experts, from
-r * LOCAL. A pair is a token with one of its choices; `order` lists the pairs by expert. On every rank, `rows`
-(capacity, H) are sorted by (expert, source rank, token), without gaps.
+Per rank: x (T, H) tokens, experts (T, CHOICES) of each; rank r has LOCAL experts, from r * LOCAL. A pair is a
+token with one of its choices; `order` lists the pairs by expert. On every rank, `rows` (capacity, H) are
+sorted by (expert, source rank, token), without gaps.
 
-Where rows belong depends on all ranks' counts, which are exchanged first: `counts` (2, RANKS, E) is [parity
-of the epoch, source rank, expert]. They are an acknowledgement, too. A rank that sends its counts no longer
-needs the rows of the epoch before, so that these may be overwritten. Its counts are overwritten two epochs
-later. By then every rank has used them: the call between ended only when all had sent their rows of it.
+Where rows belong depends on all ranks' counts, exchanged first: `counts` (2, RANKS, E) is [parity of the
+epoch, source rank, expert]. A rank that sends its counts no longer needs the rows of the epoch before. Its
+counts are overwritten two epochs later, when every rank has used them: the call between ended only when all
+had sent their rows of it.
 
 Signals: `counted` (2, RANKS) [parity, source], set to the epoch, and `arrived` (RANKS) [source], to which
 each sending program of the source adds 1.
@@ -27,11 +27,8 @@ from harness.instruments.triton_kernels.targets import Compilation
 from suites.overlap.symmetric.heap import HEAP, ODD, SymmetricHeap
 from suites.overlap.symmetric.primitives import notify, put, wait
 
-BLOCK = 1024
-"""Elements that a program moves at once."""
-
-SENDERS = 2
-"""Programs per expert: each sends every SENDERS-th row."""
+BLOCK = 1024  # elements that a program moves at once
+SENDERS = 2  # programs per expert: each sends every SENDERS-th row
 
 
 class Routes(NamedTuple):

@@ -1,14 +1,12 @@
 """Operations on symmetric memory for Triton kernels, in the terms of OpenSHMEM and Triton-distributed.
 
-Every rank has a heap of the same layout. `heaps` (RANKS,) int64 has the address of each rank's heap in this
-process; a pointer into the own heap and a rank give the same place in that rank's heap. A signal is an int32
-in the heap; one rank changes it with `notify`, another waits for a value with `wait`.
+`heaps` (RANKS,) int64 has the address of each rank's heap in this process; a pointer into the own heap and a
+rank give the same place in that rank's heap. A signal is an int32 in the heap. A word is an int64: data in
+its low half, a flag in its high half, and it needs no signal.
 
 Memory order: what a rank stored before a `notify` with release is visible to whoever has waited for that
 value with acquire, at system scope. Nothing else orders memory of two ranks, or of two programs of one rank.
 Launches of one rank follow each other: what one has read or written comes before all of the next.
-
-A word is an int64 in the heap: data in its low half, a flag in its high half. It needs no signal.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ def symm_at(pointer, heaps, rank, peer):
 
 @triton.jit
 def wait(signals, index, value, faults, TIMEOUT_NS: tl.constexpr, semantic: tl.constexpr = "acquire"):
-    """Wait until this rank's signal `index` is `value`.
+    """Wait until this rank's signal `index` is `value`; after TIMEOUT_NS the launch raises `SignalTimeout`.
 
-    After TIMEOUT_NS, `faults` gets the signal, the expected value and the value seen, unless an earlier wait
-    failed: then this one fails at once. The launch raises `SignalTimeout`.
+    `faults` gets the signal, the expected value and the value seen, unless an earlier wait failed: then this
+    one fails at once.
     """
     patience_ns = tl.where(tl.load(faults) == 0, TIMEOUT_NS, 0)
     came = tl.atomic_poll(signals + index, value, sem=semantic, scope="sys", timeout_ns=patience_ns)

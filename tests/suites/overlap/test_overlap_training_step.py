@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def made(pool: RankPool, algorithm: Any, tp_size: int = 2, **more: Any) -> str:
     """Make the step on every rank."""
     subject = Subject(step_of(len(pool), tp_size), 5, algorithm, **more)
     key = f"{algorithm} {tp_size} {more}"
-    pool.call(f"{ON_RANK}:make", key=key, subject=subject.described)
+    pool.call(f"{ON_RANK}:make", key=key, subject=asdict(subject))
     return key
 
 

@@ -93,7 +93,7 @@ CHANGES = {
     "relaxed wait": Change(relaxed, "wait"),
     "relaxed notify": Change(relaxed, "notify"),
     "dropped notify": Change(dropped, "notify", ("endless wait",)),
-    "dropped put_words": Change(dropped, "put_words", ("endless wait",), timeout_s=1.0),
+    "dropped put_words": Change(dropped, "put_words", ("endless wait",), timeout_s=0.3),
     "words loaded once": Change(without_loops, "get_words", ("wrong result",)),
     "words loaded by plain loads": Change(plain, "load"),
     "words stored by plain stores": Change(plain, "store"),
