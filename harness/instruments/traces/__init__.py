@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-LONGEST = 280
-"""Characters of a message, so that it has at most 300 with the command's name in front."""
+LONGEST = 280  # characters of a message, so that it has at most 300 with the command's name in front
 
 
 class TraceError(ValueError):

@@ -29,17 +29,11 @@ from harness.instruments.traces.trace import (
 LEAST_PERIOD, LEAST_NAMES = 8, 4
 """A step has at least so many kernels, and so many different ones: fewer repeat within a step, too."""
 
-ALIKE = 0.98
-"""Share of the kernels that have the name of the kernel one period later."""
+ALIKE = 0.98  # share of the kernels that have the name of the kernel one period later
+SAMPLE = 512  # kernels that are compared first
 
 
-SAMPLE = 512
-"""Kernels that are compared first."""
-
-
-TOLERANCE_ns = 1000
-"""How long before the end of a step the next may begin: the resolution of older traces."""
-
+TOLERANCE_ns = 1000  # how long before the end of a step the next may begin: the resolution of older traces
 ANNOTATED_STEP = r"(?i)^(## *)?(train(ing)?[ _]?)?(step|iter(ation)?)[ _#:.]*\d*( *##)?$"
 """Annotations of whole steps: step 3, iteration_12, train_step."""
 
@@ -124,21 +118,17 @@ def _marks(trace: RankTrace) -> list[Step]:
 
     Those of the host are used; those of the device only where the host has none.
     """
-    marked = np.flatnonzero(trace.named(STEP.pattern))
-    for kinds in ((EventKind.OP, EventKind.ANNOTATION, EventKind.OTHER), (EventKind.DEVICE_ANNOTATION,)):
-        by_number: dict[int, Step] = {}
-        for event in marked[np.isin(trace.kind[marked], kinds)]:
-            match = STEP.match(trace.name(int(event)))
-            number = int(match[1]) if match else 0
-            start_ns, end_ns = int(trace.start_ns[event]), int(trace.end_ns[event])
-            known = by_number.get(number)
-            if known is None or end_ns - start_ns > known.end_ns - known.start_ns:
-                by_number[number] = Step(number, start_ns, end_ns, int(trace.track_of[event]))
-        if by_number:
-            on_device = kinds == (EventKind.DEVICE_ANNOTATION,)
-            track = {"track": _training_track(trace)} if on_device else {}
-            return sorted((one._replace(**track) for one in by_number.values()), key=lambda one: one.start_ns)
-    return []
+    marked = trace.named(STEP.pattern)
+    on_host = marked & trace.of_kind(EventKind.OP, EventKind.ANNOTATION, EventKind.OTHER)
+    events = np.flatnonzero(on_host if on_host.any() else marked & trace.of_kind(EventKind.DEVICE_ANNOTATION))
+    longest_first = np.argsort(trace.start_ns[events] - trace.end_ns[events], kind="stable")
+    by_number: dict[int, Step] = {}
+    for event in events[longest_first].tolist():
+        number = int(trace.name(event).partition("#")[2])
+        track = int(trace.track_of[event]) if on_host.any() else _training_track(trace)
+        step = Step(number, int(trace.start_ns[event]), int(trace.end_ns[event]), track)
+        by_number.setdefault(number, step)
+    return sorted(by_number.values(), key=lambda one: one.start_ns)
 
 
 def _last_end_ns(trace: RankTrace, mark: Step) -> int:
@@ -420,15 +410,7 @@ class Activity:
                 return {"rs": "reduce_scatter", "ag": "all_gather"}[short[1]]
         return "collective"
 
-    def kernel(self, event: int) -> str:
-        """Return the function of a kernel, without its template arguments and parameters."""
-        return taken_apart(self.trace.name(event)).function or self.trace.name(event)
-
     def collective(self, event: int) -> str:
         """Return the operation and the process group of a communication event, where the trace has it."""
         call = self.trace.collectives.get(event)
         return f"{self.operation(event)} of {call.group}" if call and call.group else self.operation(event)
-
-    def copy_name(self, event: int) -> str:
-        """Return the kind of a copy: "Memcpy HtoD"."""
-        return self.trace.name(event).partition("(")[0].strip()

@@ -39,11 +39,8 @@ MOST_us = Decimal(2) ** 52
 """Longest time that is read, in microseconds: 142 years, which int64 has room for in nanoseconds."""
 
 _Plain = str | int | float | None
-NUMBERS = (Decimal, int)
-"""Types of a number that was read; no bool."""
-
-LARGEST = 2**63
-"""Whole numbers are below it."""
+NUMBERS = (Decimal, int)  # types of a number that was read; no bool
+LARGEST = 2**63  # whole numbers are below it
 _NO_RAW = msgspec.Raw(b"")
 
 
@@ -67,8 +64,6 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """One entry of traceEvents."""
-
     ph: _Plain = ""
     name: _Plain = ""
     cat: _Plain = ""
@@ -80,8 +75,6 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class _Document(msgspec.Struct):
-    """The file."""
-
     traceEvents: list[_Event] | None = None
     distributedInfo: Any = None
     deviceProperties: Any = None
@@ -147,12 +140,11 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed(path: Path, content: bytes) -> _Document:
-    if content.lstrip()[:1] not in (b"{", b"["):
-        raise TraceError(
-            f"{path}: is not JSON but perhaps a report of Nsight or another tool; {HOW_TO_RECORD}"
-        )
-    if content.lstrip()[:1] == b"[":
-        raise TraceError(f"{path}: is a list of events without a header, of another tool; {HOW_TO_RECORD}")
+    first = content.lstrip()[:1]
+    if first != b"{":
+        other = "not JSON but perhaps a report of Nsight or another tool"
+        other = "a list of events without a header, of another tool" if first == b"[" else other
+        raise TraceError(f"{path}: is {other}; {HOW_TO_RECORD}")
     try:
         return msgspec.json.Decoder(_Document, float_hook=Decimal).decode(content)
     except msgspec.ValidationError as error:
@@ -181,9 +173,8 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         raise TraceError(f"{path}: baseTimeNanoseconds is out of range; record the trace again")
     rows = np.frombuffer(table.rows, np.int64).reshape(-1, len(COLUMNS))
     order = np.lexsort((-rows[:, 1], rows[:, 0]))
-    columns = dict(zip(COLUMNS, np.ascontiguousarray(rows[order].T), strict=True))
-    columns["start_ns"] += base_ns
-    columns["end_ns"] += base_ns
+    table_T = np.ascontiguousarray(rows[order].T)
+    table_T[:2] += base_ns
     place = np.argsort(order)
     tracks = [(_text(process), _text(thread)) for process, thread in table.tracks]
     trace = RankTrace(
@@ -194,7 +185,7 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         devices=_devices(document.deviceProperties),
         names=tuple(map(_text, table.names)),
         tracks=tuple(Track(*track, table.track_names.get(track, "")) for track in tracks),
-        **columns,
+        **dict(zip(COLUMNS, table_T, strict=True)),
         collectives={int(place[at]): call for at, call in table.collectives.items()},
         process_groups=groups,
         unread=frozenset(table.unread),
@@ -278,17 +269,13 @@ class _Table:
 
     def _nanoseconds(self, event: _Event, time_us: Any) -> int:
         """Return a time in nanoseconds; raises TraceError where it is no number or out of range."""
+        time = f"{self.path}: a time of {_shown(event.name)} is"
         if type(time_us) not in NUMBERS:
             shown = shortened(repr(time_us), 40)
-            raise TraceError(
-                f"{self.path}: a time of {_shown(event.name)} is {shown}, which is not a number of "
-                f"microseconds; {HOW_TO_RECORD}"
-            )
+            raise TraceError(f"{time} {shown}, which is not a number of microseconds; {HOW_TO_RECORD}")
         if not -MOST_us < time_us < MOST_us:
-            raise TraceError(
-                f"{self.path}: a time of {_shown(event.name)} is out of range "
-                f"({shortened(str(time_us), 40)} microseconds); record the trace again"
-            )
+            shown = shortened(str(time_us), 40)
+            raise TraceError(f"{time} out of range ({shown} microseconds); record the trace again")
         return int(time_us * 1000)
 
 
@@ -324,16 +311,13 @@ def _devices(properties: Any) -> tuple[str, ...]:
 
 def _integer(value: Any, otherwise: int) -> int:
     """Return a whole number that int64 has room for, else `otherwise`."""
-    if value is None:
+    if value is None or (isinstance(value, Decimal) and not abs(value) < LARGEST):
         return otherwise
-    if type(value) is not int:
-        if isinstance(value, Decimal) and not abs(value) < LARGEST:
-            return otherwise
-        try:
-            value = int(value)
-        except (TypeError, ValueError, OverflowError):
-            return otherwise
-    return value if -LARGEST < value < LARGEST else otherwise
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
+    return number if -LARGEST < number < LARGEST else otherwise
 
 
 def _shown(name: Any) -> str:

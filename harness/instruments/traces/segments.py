@@ -76,9 +76,8 @@ class Segments:
 def segments(activity: Activity, waits: Mapping[int, Wait] | None = None) -> Segments:
     """Return the states of a rank in its steps; `waits` has the waiting by event of communication."""
     trace, waits = activity.trace, waits or {}
-    compute = activity.trace.pieces(activity.computing)
-    communicate = activity.trace.pieces(activity.communication)
-    copy = activity.trace.pieces(activity.copying)
+    kinds = (activity.computing, activity.communication, activity.copying)
+    compute, communicate, copy = map(trace.pieces, kinds)
     on_device = activity.computing | activity.communication | activity.copying
     until_ns = np.array([wait.until_ns for wait in waits.values()], np.int64)
     calls_ns = trace.start_ns[trace.launch_of[trace.launch_of >= 0]]
