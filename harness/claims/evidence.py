@@ -13,15 +13,11 @@ from typing import NamedTuple
 from harness.claims.model import Claim, Interpretation, Verdict
 from harness.records import Origin
 
-ILLUSTRATION = "illustration"
-"""The grade of values that the set-up fixes beforehand: no evidence."""
-
+ILLUSTRATION = "illustration"  # the grade of values that the set-up fixes beforehand: no evidence
 TIMES_FARTHER = 3
 """How many times farther than the method's largest error a predicted value must be from the band's edge."""
 
-HAIR = 0.01
-"""Relative distance to the edge of a band below which a value lies on neither side."""
-
+HAIR = 0.01  # relative distance to the edge of a band below which a value lies on neither side
 ANOTHER_CLASS = frozenset(("origin", "device", "device_name", "network", "fabric"))
 """Differences that make a value context. One that differs in nothing else has the claim's own conditions."""
 

@@ -147,9 +147,7 @@ def _noise(
     return noise_around(interpretation, least.ratio, cells.get(variant, ()), cells[variant + AGAIN])
 
 
-Combination = frozenset[str]
-"""The factors that a variant has; none: the baseline."""
-
+Combination = frozenset[str]  # the factors that a variant has; none: the baseline
 NOTHING: Combination = frozenset()
 
 Powers = Mapping[Combination, float]

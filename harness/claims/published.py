@@ -161,9 +161,7 @@ DOCUMENT: Fields = {
 }
 STATEMENT: Fields = {"text": _REQUIRED, "misquoted": {"type": "str", "default": ""}}
 
-NONE = "none"
-"""The reference of a claim whose authors give no source."""
-
+NONE = "none"  # the reference of a claim whose authors give no source
 NO_SOURCE = "No source is given."
 
 
@@ -176,8 +174,7 @@ class SourceStatement(NamedTuple):
     provenance: str  # of the document: stated | secondary | chart | derived
 
 
-Sources = Mapping[str, SourceStatement]
-"""Statements by `document/statement`."""
+Sources = Mapping[str, SourceStatement]  # statements by `document/statement`
 
 
 class ClaimSource(NamedTuple):

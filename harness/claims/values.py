@@ -22,9 +22,7 @@ from harness.units import counted, human
 if TYPE_CHECKING:
     from harness.statistics import Ratio
 
-TIMED = (Origin.MEASURED, Origin.EMULATED)
-"""Origins of values that another run may give otherwise."""
-
+TIMED = (Origin.MEASURED, Origin.EMULATED)  # origins of values that another run may give otherwise
 HALVES = (0, 1)
 
 _Place = tuple[str, str]
@@ -108,9 +106,7 @@ def of_one_machine(records: Sequence[Record]) -> tuple[list[Record], tuple[str, 
     return kept, sentences
 
 
-AGAIN = "_again"
-"""`baseline_again` is the variant `baseline` a second time: their difference is noise."""
-
+AGAIN = "_again"  # `baseline_again` is the variant `baseline` a second time: their difference is noise
 _Samples = tuple[tuple[float, ...], ...]
 _Repeats = dict[int, tuple[float, ...]]
 
@@ -242,8 +238,7 @@ class ClaimValue(NamedTuple):
 NO_INTERVAL = "too few repeats "
 """Start of the reason why values of which there are too few to have an interval are not compared."""
 
-RecordsByVariant = Mapping[str, Sequence[Record]]
-"""The records of one workload by variant."""
+RecordsByVariant = Mapping[str, Sequence[Record]]  # the records of one workload by variant
 
 
 class NoValueError(Exception):

@@ -211,8 +211,7 @@ PERIOD_S = 0.01
 """The period. Short, so that a step spans many. The kernel allows 1 ms to 1 s
 (Documentation/scheduler/sched-bwc.rst)."""
 
-LEAST_QUOTA_S = 1e-3
-"""The kernel's least (kernel/sched/core.c, min_cfs_quota_period)."""
+LEAST_QUOTA_S = 1e-3  # the kernel's least (kernel/sched/core.c, min_cfs_quota_period)
 
 
 class QuotaAccount(NamedTuple):

@@ -13,9 +13,7 @@ KINDS = ("owned", "reserved", "on_demand")
 
 KEYS = ("kind", "date", "source", "USD_per_h", "gpus_per_node", "second_hand")
 
-MOST_USD_PER_H = 100.0
-"""Dollars per GPU-hour above which a price is taken to be per node or per month."""
-
+MOST_USD_PER_H = 100.0  # dollars per GPU-hour above which a price is taken to be per node or per month
 DATE = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
 """A year, a month or a day: 2025, 2025-08, 2025-08-20."""
 

@@ -26,8 +26,7 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that this process gets once the thread that started it is gone."""
+PR_SET_PDEATHSIG = 1  # prctl(2): the signal that this process gets once the thread that started it is gone
 
 
 def die_with_starter() -> None:
@@ -128,8 +127,7 @@ def _sent_B(connection: socket.socket) -> int:
     return int(sent - again)
 
 
-COMPILED_FOLDER = "HARNESS_COMPILED"
-"""Variable that names the folder. Without it nothing is kept."""
+COMPILED_FOLDER = "HARNESS_COMPILED"  # variable that names the folder. Without it nothing is kept.
 
 
 class KeptCode(NamedTuple):

@@ -342,18 +342,13 @@ class TransformerShape:
 FORWARD_FLOP = 2
 """Per parameter and token: one multiplication, one addition (Kaplan et al., arXiv 2001.08361)."""
 
-BACKWARD_FLOP = 4
-"""Per parameter and token: twice the forward pass (the same paper, section 2.1)."""
-
-TRAINING_FLOP = FORWARD_FLOP + BACKWARD_FLOP
-"""Per parameter and token of a step."""
-
+BACKWARD_FLOP = 4  # per parameter and token: twice the forward pass (the same paper, section 2.1)
+TRAINING_FLOP = FORWARD_FLOP + BACKWARD_FLOP  # per parameter and token of a step
 SCORES_FLOP = 2 * TRAINING_FLOP
 """Per token, layer, position and element of the heads: queries by keys, and scores by values, without a
 mask (arXiv 2204.02311, appendix B)."""
 
-CAUSAL_SCORES_FLOP = SCORES_FLOP // 2
-"""The same where a causal mask saves half."""
+CAUSAL_SCORES_FLOP = SCORES_FLOP // 2  # the same where a causal mask saves half
 
 
 def scores_flop_per_token(shape: TransformerShape, seen: float) -> float:

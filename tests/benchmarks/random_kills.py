@@ -51,11 +51,8 @@ DISK_MIB = 1024
 ENDS_WITHIN_S = 30
 SWEEP_WITHIN_S = 900
 TRIES = 20
-FINISHES = (0, 2, 4)
-"""A sweep's exit statuses that are an answer: 2 where every cell is unavailable."""
-
-ALONE = "RANDOM_KILLS_ALONE"
-"""Set where this process sees no others."""
+FINISHES = (0, 2, 4)  # a sweep's exit statuses that are an answer: 2 where every cell is unavailable
+ALONE = "RANDOM_KILLS_ALONE"  # set where this process sees no others
 
 
 def words_of(asked: str, out: Path) -> list[str]:

@@ -87,8 +87,7 @@ def world_size() -> int:
 METHODS = ("reduce_scatter_single", "_reduce_scatter_base")
 """Methods of torch.distributed.ProcessGroup through which FSDP2 and deepspeed reduce to shares."""
 
-TAG = 0x52696E67
-"""Tag of the ring's messages, so that none is taken for a user's."""
+TAG = 0x52696E67  # tag of the ring's messages, so that none is taken for a user's
 
 
 class RingWork(dist.Work):

@@ -60,21 +60,13 @@ RANK = "harness.instruments.distributed.rank_worker"
 LOOPBACK = ("127.", "::1", "localhost")
 CHUNK_B = 1 << 16
 GRACE_S = 5.0
-GONE_S = 0.5
-"""How long a rank may take to end after another has lost the connection to it."""
-
+GONE_S = 0.5  # how long a rank may take to end after another has lost the connection to it
 SILENT_S = 1.5 * LEASE_S
 """The same for a rank on another machine, which may have been lost with it: nobody reports its end."""
 
-SIGTERM_PATIENCE_S = 0.5
-"""How long ranks may take to end before they are killed."""
-
-STACK_S = 2.0
-"""How long a hanging rank, possibly on another machine, may take to print its stack and die."""
-
-LINES = 12
-"""Lines of the ranks' output in a reason: this many in total, at least the second number of each."""
-
+SIGTERM_PATIENCE_S = 0.5  # how long ranks may take to end before they are killed
+STACK_S = 2.0  # how long a hanging rank, possibly on another machine, may take to print its stack and die
+LINES = 12  # lines of the ranks' output in a reason: this many in total, at least the second number of each
 FEWEST_LINES = 3
 
 

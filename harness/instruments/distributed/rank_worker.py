@@ -33,14 +33,9 @@ limit."""
 STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"
 """Variables: where ranks of several machines meet (host:port), and the name that separates pools."""
 
-LEASE_S = 10.0
-"""How long a rank on another machine may send no heartbeat."""
-
-SILENT = 113
-"""Exit code of the process that represents such a rank here, once it has sent none for so long."""
-
-RankState = dict[str, Any]
-"""What the functions of one rank keep from call to call."""
+LEASE_S = 10.0  # how long a rank on another machine may send no heartbeat
+SILENT = 113  # exit code of the process that represents such a rank here, once it has sent none for so long
+RankState = dict[str, Any]  # what the functions of one rank keep from call to call
 
 
 def main() -> None:

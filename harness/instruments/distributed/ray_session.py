@@ -26,11 +26,8 @@ ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 LONGEST_PATH_B = 25
 """Longest path of Ray's parent folder: a socket's path has at most 107 bytes (unix(7)), Ray adds about 80."""
 
-REACH_S = 10.0
-"""How long a cluster may take to accept a connection."""
-
-STARTS = 4
-"""Attempts to start Ray, which gives up after 30 s where a machine is busy."""
+REACH_S = 10.0  # how long a cluster may take to accept a connection
+STARTS = 4  # attempts to start Ray, which gives up after 30 s where a machine is busy
 
 QUIET = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
@@ -46,8 +43,7 @@ RETURNED = {
 }
 """Environment of processes that load data, Ray's and others: they return memory that they use no more."""
 
-NAMESPACE = "harness"
-"""Ray namespace of the actors' names."""
+NAMESPACE = "harness"  # Ray namespace of the actors' names
 
 
 class RayError(RuntimeError):

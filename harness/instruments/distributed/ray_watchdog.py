@@ -15,11 +15,8 @@ import sys
 import time
 from contextlib import suppress
 
-ROUNDS, ROUND_S = 20, 0.1
-"""Processes may start others while they are killed."""
-
-ENDED = b"ended"
-"""What the starter writes once it has ended Ray itself."""
+ROUNDS, ROUND_S = 20, 0.1  # processes may start others while they are killed
+ENDED = b"ended"  # what the starter writes once it has ended Ray itself
 
 
 def watched(folder: str) -> subprocess.Popen[bytes]:

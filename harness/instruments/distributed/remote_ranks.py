@@ -33,9 +33,7 @@ from harness.instruments.distributed.rank_worker import LEASE_S, POOL, SILENT, S
 from harness.instruments.process import die_with_starter
 
 REMOTE = "harness.instruments.distributed.remote_ranks"
-RUN = "HARNESS_RUN"
-"""Distinguishes the keys of one start of a job from those of another in the same store."""
-
+RUN = "HARNESS_RUN"  # distinguishes the keys of one start of a job from those of another in the same store
 READY = "ready"
 PATIENCE_S = 30.0
 
@@ -151,16 +149,10 @@ def attended(launch: Launch | None) -> Iterator[None]:
 
 END = "end"
 GONE = "gone"
-DIED = b"!"
-"""Prefix of the message that a rank is gone; an answer is JSON."""
-
+DIED = b"!"  # prefix of the message that a rank is gone; an answer is JSON
 LINES = 100
-LOOK_S = 0.1
-"""Polling interval where several messages may arrive."""
-
-SERVED_S = 60.0
-"""How long a server may take to start: it may be importing torch."""
-
+LOOK_S = 0.1  # polling interval where several messages may arrive
+SERVED_S = 60.0  # how long a server may take to start: it may be importing torch
 MEET_S = 120.0
 HANDED_ON = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", POOL)
 

@@ -31,9 +31,7 @@ from torch import Tensor
 from harness.instruments import torch_internals
 from harness.instruments.memory.allocator import memory_events, memory_profile
 
-SIZE = 128
-"""Rows and columns: 4.2 MFLOP per product, so that even 0.25 GFLOP/s takes only 17 ms."""
-
+SIZE = 128  # rows and columns: 4.2 MFLOP per product, so that even 0.25 GFLOP/s takes only 17 ms
 ROUNDS, LEAST_S = 5, 0.1
 """Products per dtype, interleaved: at least so many, and for so long. The fastest counts, so that other work
 on this machine does not."""
@@ -76,9 +74,7 @@ def bf16_is_slow() -> bool:
     return rates["fp32"] > SLOW * rates["bf16"]
 
 
-BLOCK = 1024
-"""Rows, columns and inner size of an fp32 block: three blocks take 12 MB."""
-
+BLOCK = 1024  # rows, columns and inner size of an fp32 block: three blocks take 12 MB
 FEWEST = 400
 """Below so many multiplications per matrix, torch computes a batched product by a loop of its own, which is
 fast and copies no operand (ATen/native/LinearAlgebra.cpp, `bmm_out_or_baddbmm_`)."""

@@ -20,8 +20,7 @@ LARGE_SEGMENT_B = 20 * MiB  # kLargeBuffer
 SHARED_BELOW_B = 10 * MiB  # kMinLargeAlloc: smaller allocations share segments of LARGE_SEGMENT_B
 ROUND_LARGE_B = 2 * MiB  # kRoundLarge
 
-VIRTUAL_B = 5 * 2**50
-"""Address space of a segment: a multiple of both page sizes, and never exhausted."""
+VIRTUAL_B = 5 * 2**50  # address space of a segment: a multiple of both page sizes, and never exhausted
 
 
 class AllocatorBlock:

@@ -11,9 +11,7 @@ import msgspec
 
 from harness.instruments.memory.workspaces import OperationCall, workspaces
 
-SET_UP = "build"
-"""The phase before the first step."""
-
+SET_UP = "build"  # the phase before the first step
 KINDS = ("parameters", "gradients", "optimizer_states", "activations", "temporaries", "communication")
 """Kinds of live bytes. Parameters include buffers. Activations: made by the forward pass and kept."""
 

@@ -21,13 +21,9 @@ from harness.records import Unavailable
 
 PROC = Path("/proc")
 KIB = 1024
-BLOCK_B = 512
-"""Unit of st_blocks, see stat(2)."""
-
+BLOCK_B = 512  # unit of st_blocks, see stat(2)
 SHARED_MEMORY = ("/dev/shm/", "/memfd:")
-DELETED = " (deleted)"
-"""Behind the path of a file without a name, proc(5)."""
-
+DELETED = " (deleted)"  # behind the path of a file without a name, proc(5)
 _PSS = re.compile(r"^Pss:\s*(\d+) kB", re.M)
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+)\s*(.*)$")
 

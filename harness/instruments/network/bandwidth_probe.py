@@ -21,9 +21,7 @@ FILL_SHARE = 0.5
 """Share of the measured time for which the link is filled first, so that its saved-up burst is spent."""
 
 WAIT_S = 10.0
-AT_ONCE_S = 0.0005
-"""Longest time that reading the counter may take, so that it is of one moment."""
-
+AT_ONCE_S = 0.0005  # longest time that reading the counter may take, so that it is of one moment
 READS = 50
 
 

@@ -18,8 +18,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-IN_RACK = -1
-"""Placeholder for a spine and its links where a flow stays in its rack."""
+IN_RACK = -1  # placeholder for a spine and its links where a flow stays in its rack
 
 
 class LiveSpines(NamedTuple):
@@ -122,8 +121,7 @@ def live_spines(clos: Clos) -> LiveSpines:
     return LiveSpines(both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable"))
 
 
-ROUNDS = 1 << 20
-"""Distance between the seeds of two runs, so that their placements differ."""
+ROUNDS = 1 << 20  # distance between the seeds of two runs, so that their placements differ
 
 
 def round_seed(seed: int, round_: int) -> int:

@@ -23,9 +23,7 @@ from harness.records import Unavailable
 SERVER = "harness.instruments.network.netns_server"
 PROBE = "harness.instruments.network.bandwidth_probe"
 PROGRAMS = ("unshare", "nsenter", "mount")
-RATE_TOLERANCE = 0.05
-"""Relative error of a link's rate beyond which it is refused."""
-
+RATE_TOLERANCE = 0.05  # relative error of a link's rate beyond which it is refused
 PROBE_S = (0.4, 0.8, 1.6, 3.2)
 """How long a link is filled to measure its rate. If that differs from the requested rate it is filled again,
 for longer: on a busy machine the processes that fill it may have waited for the processor."""

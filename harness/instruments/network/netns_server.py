@@ -43,9 +43,7 @@ FIVE_TUPLE = "0x37"
 5.14). Policy 1 would take a hash that the sending socket draws at random, and again on retransmission, where
 packets never leave the machine: a route that cannot be predicted and that changes under load."""
 
-FIRST_TABLE = 1000
-"""First of the routing tables for rules; the kernel's own are below 256."""
-
+FIRST_TABLE = 1000  # first of the routing tables for rules; the kernel's own are below 256
 PER_SOURCE, FOR_ALL = 100, 200
 """Priorities of rules: those for one source come first, the main table (32766) last."""
 
@@ -88,8 +86,7 @@ UNSHAPED_AHEAD_B = 4 << 20  # the kernel's own
 SLOWEST_B_PER_S, FASTEST_B_PER_S = 1e3, 2.0**32 - 1
 """Rates that tbf takes: its rate has 32 bits, and so have the ticks of 64 ns in which its burst is sent."""
 
-HANDLE = 0x10000
-"""Handle 1:0, by which the queueing discipline is found again."""
+HANDLE = 0x10000  # handle 1:0, by which the queueing discipline is found again
 
 
 def interface(link: int) -> str:

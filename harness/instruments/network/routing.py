@@ -30,8 +30,7 @@ from harness.bounds import Bounds
 from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray, live_spines
 from harness.records import Unavailable
 
-ALONE = -1
-"""Marks a flow that belongs to no ring."""
+ALONE = -1  # marks a flow that belongs to no ring
 
 
 class Flows(NamedTuple):
@@ -104,8 +103,7 @@ Hash = NDArray[np.uint64]
 IN_FLIGHT = 8
 """Messages of a connection that the receiver admits at once: NCCL_STEPS (nccl, src/include/device.h)."""
 
-TIE = 1e-9
-"""Weight of two links' sum relative to the fuller one: it only decides between equals."""
+TIE = 1e-9  # weight of two links' sum relative to the fuller one: it only decides between equals
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +140,7 @@ class RoutingPolicy:
         return self.queue_pairs // IN_FLIGHT
 
 
-ECMP = RoutingPolicy()
-"""One connection per pair, its spine by a hash of addresses."""
+ECMP = RoutingPolicy()  # one connection per pair, its spine by a hash of addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,8 +274,7 @@ def _changes(*columns: IntArray) -> NDArray[np.bool_]:
 Subject = TypeVar("Subject", bound=Routed)
 
 
-QueuePairs = Annotated[int, Bounds(at_least=1, at_most=64)]
-"""Connections of each pair of ranks."""
+QueuePairs = Annotated[int, Bounds(at_least=1, at_most=64)]  # connections of each pair of ranks
 
 
 def qp_scaling(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -> Subject:

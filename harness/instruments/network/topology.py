@@ -27,15 +27,12 @@ from typing import NamedTuple
 SUBNETS = IPv4Network("10.128.0.0/9")
 """Private addresses (RFC 1918) that exist only inside the run's own namespaces: one /30 per link."""
 
-FRAME_B = 1514
-"""An Ethernet frame of 1,500 bytes and its header; what tbf counts."""
-
+FRAME_B = 1514  # an Ethernet frame of 1,500 bytes and its header; what tbf counts
 ETHERNET_B = 14
 LARGEST_FRAME_B = 65535 + ETHERNET_B
 """What IPv4 allows. Large frames cost the processors less, as links do that cut data in hardware."""
 
-BURST_S = 0.002
-"""Burst of a link: what it saves up in this time."""
+BURST_S = 0.002  # burst of a link: what it saves up in this time
 
 
 class Link(NamedTuple):
@@ -163,9 +160,7 @@ packets by default, net.core.netdev_max_backlog) may cost this long."""
 FIRST_FRAMES = 2
 """Initial frames of a connection (the kernel: ten): more would overrun that backlog for hundreds at once."""
 
-RTO_MIN = 13
-"""RTAX_RTO_MIN of linux/rtnetlink.h: its bit makes TCP keep a route's value."""
-
+RTO_MIN = 13  # RTAX_RTO_MIN of linux/rtnetlink.h: its bit makes TCP keep a route's value
 METRICS = {"lock": 1 << RTO_MIN, "rto_min": round(RTO_MIN_S * 1e3), "initcwnd": FIRST_FRAMES}
 """Metrics of a route, for the kernel: milliseconds, frames."""
 

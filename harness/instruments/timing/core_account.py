@@ -111,8 +111,7 @@ def _waited_s(path: Path = SCHEDSTAT) -> Clock | None:
 
 PROC_STAT = Path("/proc/stat")
 
-USER, NICE, STEAL = 0, 1, 7
-"""Columns of a processor's line in /proc/stat, proc(5), in ticks."""
+USER, NICE, STEAL = 0, 1, 7  # columns of a processor's line in /proc/stat, proc(5), in ticks
 
 
 class OthersShare:
@@ -162,11 +161,8 @@ def _own_s() -> float:
     return total
 
 
-ITERATIONS = 400
-"""About 0.2 ms: far longer than the clock's resolution, far shorter than a training step."""
-
-READS = 3
-"""Chains of one reading, of which the fastest counts: the first finds cold caches."""
+ITERATIONS = 400  # about 0.2 ms: far longer than the clock's resolution, far shorter than a training step
+READS = 3  # chains of one reading, of which the fastest counts: the first finds cold caches
 
 
 def chain_s() -> float:

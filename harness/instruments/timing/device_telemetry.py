@@ -23,9 +23,7 @@ HARMLESS_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "None")
 """Reasons for a clock below its maximum that are not throttling: idle, or set so by a person."""
 
 
-PERIOD_S = 0.02
-"""50 samples per second, as often as NVML renews its values or more often."""
-
+PERIOD_S = 0.02  # 50 samples per second, as often as NVML renews its values or more often
 THERMAL_ZONES = Path("/sys/class/thermal")
 
 MICRO, MILLI = 1e-6, 1e-3

@@ -27,9 +27,7 @@ from harness.records import Unavailable
 
 REGISTER_B = 4
 
-NOTES = 7
-"""SHT_NOTE: the type of an ELF section of notes (System V ABI, chapter 4, figure 4-9)."""
-
+NOTES = 7  # SHT_NOTE: the type of an ELF section of notes (System V ABI, chapter 4, figure 4-9)
 AMD_METADATA = (b"AMDGPU\0", 32)
 """Name and type (NT_AMDGPU_METADATA) of the note with a code object's metadata, in MessagePack: LLVM's
 AMDGPUUsage, "Code Object V3 and Above Note Records"."""
@@ -126,9 +124,7 @@ OPTIONS = {"enable_fp_fusion": True}
 
 NVIDIA = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
 AMD = ("gfx90a", "gfx942")
-TARGETS = (*NVIDIA, *AMD)
-"""The targets: A100, H100 and H200, B200; MI200, MI300."""
-
+TARGETS = (*NVIDIA, *AMD)  # the targets: A100, H100 and H200, B200; MI200, MI300
 COMPILE_TIME = "constexpr"
 
 

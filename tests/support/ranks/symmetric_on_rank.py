@@ -27,8 +27,7 @@ HEAP_B = 1 << 20
 ROUNDS = 3
 """Calls of each kernel: the later ones use memory and signals again; some memory only every second call."""
 
-Results = Iterator[tuple[Tensor, Tensor]]
-"""What a kernel gives, and what is due."""
+Results = Iterator[tuple[Tensor, Tensor]]  # what a kernel gives, and what is due
 
 
 def seeded(seed: int) -> torch.Generator:

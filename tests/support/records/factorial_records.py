@@ -10,9 +10,7 @@ from synthetic import made
 from harness.records import Record
 
 FACTORS = ("a", "b", "c")
-DRIFT = (1.0, 1.3, 1.1, 1.7)
-"""What the machine does to all variants of a round."""
-
+DRIFT = (1.0, 1.3, 1.1, 1.7)  # what the machine does to all variants of a round
 Gain = Callable[[frozenset[str]], float]
 
 

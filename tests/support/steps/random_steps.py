@@ -17,9 +17,7 @@ from suites.training.techniques import build_step
 
 SEED, COUNT = 7, 100
 
-ALLOWED = 5e-4
-"""Relative. What is missing are numbers that torch makes tensors of: 8 bytes each."""
-
+ALLOWED = 5e-4  # relative. What is missing are numbers that torch makes tensors of: 8 bytes each.
 NOTHING: dict[str, Any] = {}
 
 TECHNIQUES: dict[str, list[dict[str, Any] | None]] = {

@@ -22,9 +22,7 @@ from harness.config.techniques import names
 from harness.records import Unavailable
 from suites.training import techniques
 
-RECORD = ROOT / "tests/data/technique_pairs.jsonl"
-"""What each was, as `tests/benchmarks/every_pair.py` found."""
-
+RECORD = ROOT / "tests/data/technique_pairs.jsonl"  # what each was, as `tests/benchmarks/every_pair.py` found
 SUITES = suites_with("takes_techniques")
 NEEDS = {"powersgd": {"ddp": {"buckets": 1}}, "pipeline": {"gradient_accumulation": {}}}
 SETTINGS = {"llama_adapter": {"start_layer": 0}}

@@ -358,8 +358,7 @@ def logged(log: StorageLog, random_states: bool = True) -> Iterator[StorageLog]:
             _ACTIVE.pop()
 
 
-_ACTIVE: list[StorageLog] = []
-"""Logs that are entered, the innermost last."""
+_ACTIVE: list[StorageLog] = []  # logs that are entered, the innermost last
 
 
 def repeatable(key: Hashable, run: Callable[[], None]) -> None:

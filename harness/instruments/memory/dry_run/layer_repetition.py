@@ -20,10 +20,8 @@ from typing import NamedTuple
 
 from harness.instruments.memory.memory_timeline import SET_UP, MemoryEvent, OpSite, Timeline
 
-FEWEST = 2
+FEWEST, MOST = 2, 5  # layers of the shortest timeline
 FEWEST_WITH_RANKS = 3  # prefetching crosses layers
-MOST = 5
-"""Layers of the shortest timeline, least and most."""
 
 
 class Pattern(NamedTuple):
@@ -267,8 +265,7 @@ def phases_of(fewer: Timeline, more: Timeline, by_distance: bool = False) -> lis
     return list(zip(left, right, strict=True))
 
 
-Keys = tuple[Hashable, Hashable]
-"""An event, with its bytes and shape and without."""
+Keys = tuple[Hashable, Hashable]  # an event, with its bytes and shape and without
 
 
 def _allocations(timeline: Timeline) -> list[Keys]:
@@ -381,8 +378,7 @@ def _run(fewer: Sequence[int], left: int, more: Sequence[int], right: int) -> in
     return length
 
 
-UPDATE = "optimizer"
-"""The phase of an update."""
+UPDATE = "optimizer"  # the phase of an update
 
 
 def with_first_step(timeline: Timeline) -> Timeline | None:
