@@ -22,11 +22,11 @@ from harness.claims.evidence import (
     ILLUSTRATION,
     INSIDE,
     OUTSIDE,
-    UNDECIDED,
     Evidence,
     Findings,
     Share,
     evidence_of,
+    share_of,
     side,
 )
 from harness.claims.model import Verdict
@@ -227,15 +227,12 @@ def _value_of(one: Evidence, value: float) -> str:
 
 def _predictions(evidence: Sequence[Evidence]) -> list[Share]:
     """Return the shares of predicted values, those of one judged claim together."""
+    predicted = sorted((one for one in evidence if one.strength == "B"), key=lambda one: one.claim)
     shares = []
-    predicted = [one for one in evidence if one.strength == "B"]
-    for _, some in groupby(sorted(predicted, key=lambda one: one.claim), key=lambda one: one.claim):
-        of = list(some)
-        outcomes = [outcome for one in of for outcome in one.outcomes]
-        decided = [outcome for outcome in outcomes if outcome != UNDECIDED]
-        close = len(outcomes) - len(decided)
-        name = f"predicted, {of[0].judged.quoted_by}"
-        shares.append(Share(name, decided.count(INSIDE), len(decided), close))
+    for _, some in groupby(predicted, key=lambda one: one.claim):
+        first, *others = some
+        outcomes = [outcome for one in (first, *others) for outcome in one.outcomes]
+        shares.append(share_of(f"predicted, {first.judged.quoted_by}", outcomes))
     return shares
 
 
@@ -245,9 +242,8 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
         return Judgement(NO_EVIDENCE, "D", claim.untestable)
     published = [one for one in claim.public if one.values and claim.band and not one.own]
     outcomes = [outcome for one in evidence for outcome in one.context]
-    outcomes += [
-        side(claim.band, value, value) for one in published if claim.band for value in one.values.values()
-    ]
+    values = [value for one in published for value in one.values.values()]
+    outcomes += [side(claim.band, value, value) for value in values if claim.band]
     if not outcomes:
         others = [one for one in evidence if one.grade != ILLUSTRATION]
         if untested := next((one.method for one in others if one.is_untested), ""):
@@ -260,27 +256,23 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
     far = not claim.exists and (outside > HALF * n if claim.often else outside >= MOST * n)
     word = NOT_DECIDED if n < FEWEST else PLAUSIBLE if most else IMPLAUSIBLE if far else NOT_DECIDED
     grades = dict.fromkeys(
-        [*(one.grade for one in evidence if one.context), *["published"][: len(published)]]
+        [*(one.grade for one in evidence if one.context), *["published"] * bool(published)]
     )
-    bands = [claim.band, *(one.judged.accepted for one in evidence)]
-    where = "in the accepted band" if all(map(_has_two_ends, bands)) or claim.band else "on the claimed side"
+    closed = claim.band or all(math.isfinite(end) for one in evidence for end in one.judged.accepted)
+    where = "in the accepted band" if closed else "on the claimed side"
     outward = f", {outside} outside" if outside and n - inside - outside else ""
     return Judgement(word, "C", f"{inside} of {n} values {where}{outward} ({', '.join(grades)})")
-
-
-def _has_two_ends(band: tuple[float, float] | None) -> bool:
-    return band is None or all(map(math.isfinite, band))
 
 
 def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     assert claim.band is not None  # refused where it decides without one
     # Named values of a formula may lie on an edge; published ones lie on a side or on none.
     outcomes = [side(claim.band, value, value) for value in record.values.values()]
-    decided = [one for one in outcomes if one != UNDECIDED]
+    share = share_of(record.of, outcomes)
     if record.origin == "published":
-        return Share(record.of, decided.count(INSIDE), len(decided), len(outcomes) - len(decided))
+        return share
     where = _where(record.values, [one == INSIDE for one in outcomes])
-    return Share(record.of, decided.count(INSIDE), len(decided), 0, where, is_formula=True)
+    return share._replace(close=0, where=where, is_formula=True)
 
 
 def _where(names: Iterable[str], inside: Sequence[bool]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +26,7 @@ TIMED = (Origin.MEASURED, Origin.EMULATED)  # origins of values that another run
 HALVES = (0, 1)
 
 _Place = tuple[str, str]
-_Values = tuple[str, str, str]
+_Values = tuple[str, str, str, str, str]
 
 
 def half_of(records: Sequence[Record], which: int) -> list[Record]:
@@ -36,30 +36,26 @@ def half_of(records: Sequence[Record], which: int) -> list[Record]:
     every variant, so that pairs stay pairs. In both halves are values that no second run would change
     (calculated, simulated, published), and those of which there is one sample, or one process of several.
     """
-    processes: dict[_Place, set[int]] = {}
-    of_values: dict[tuple[_Place, _Values], set[int]] = {}
-    rounds: dict[tuple[_Place, str, str], int] = {}
+    processes, of_values = defaultdict[_Place, set[int]](set), defaultdict[_Values, set[int]](set)
+    rounds = defaultdict[_Values, list[int]](list)
     for record in records:
-        place = _place(record)
         for one in record.measurements:
             if one.origin in TIMED:
-                processes.setdefault(place, set()).add(record.cell.repeat)
-                of_values.setdefault((place, _values(record, one)), set()).add(record.cell.repeat)
-                key = place, one.metric, one.method
+                processes[_place(record)].add(record.cell.repeat)
+                of_values[_values(record, one, record.cell.optimization)].add(record.cell.repeat)
                 if len(one.samples) > 1:
-                    rounds[key] = min(rounds.get(key, len(one.samples)), len(one.samples))
+                    rounds[_values(record, one)].append(len(one.samples))
 
     def half(record: Record, one: Measurement) -> Measurement | None:
-        place = _place(record)
         if one.origin not in TIMED:
             return one
-        order = sorted(processes[place])
+        order = sorted(processes[_place(record)])
         if len(order) > 1:
-            alone = len(of_values[place, _values(record, one)]) == 1
+            alone = len(of_values[_values(record, one, record.cell.optimization)]) == 1
             return one if alone or order.index(record.cell.repeat) % 2 == which else None
         if len(one.samples) < 2:
             return one
-        cut = rounds[place, one.metric, one.method] // 2
+        cut = min(rounds[_values(record, one)]) // 2
         return one._replace(samples=one.samples[:cut] if which == 0 else one.samples[cut:])
 
     kept = []
@@ -74,8 +70,8 @@ def _place(record: Record) -> _Place:
     return record.cell.suite, record.cell.workload
 
 
-def _values(record: Record, one: Measurement) -> _Values:
-    return record.cell.optimization, one.metric, one.method
+def _values(record: Record, one: Measurement, variant: str = "") -> _Values:
+    return (*_place(record), variant, one.metric, one.method)
 
 
 def of_one_machine(records: Sequence[Record]) -> tuple[list[Record], tuple[str, ...]]:
@@ -92,11 +88,12 @@ def of_one_machine(records: Sequence[Record]) -> tuple[list[Record], tuple[str, 
     chosen = {workload: of.most_common(1)[0][0] for workload, of in counts.items()}
     kept, left_out = list[Record](), Counter[str]()
     for record in records:
+        workload = record.cell.workload
         counts_anywhere = not record.measurements and record.status != Status.WRONG_RESULT
-        if counts_anywhere or record.machine == chosen.get(record.cell.workload, record.machine):
+        if counts_anywhere or record.machine == chosen.get(workload, record.machine):
             kept.append(record)
         else:
-            left_out[record.cell.workload] += 1
+            left_out[workload] += 1
     sentences = tuple(
         f"{workload}: left out {counted(left_out[workload], 'cell')} of other machines or libraries, whose "
         "values are not pooled with these"
@@ -142,20 +139,18 @@ def compare(
     """
     from harness.statistics import Ratio
 
-    mine_and_theirs = [list(records) for records in (ours, base)]
-    for side in mine_and_theirs:
-        _refuse_wrong(side)
-    own, other = _of_one_machine(*(_by_machine(side, metric, method) for side in mine_and_theirs))
+    own, other = _of_one_machine(*(_by_machine(side, metric, method) for side in (ours, base)))
     what = metric + (f" by {method}" if method else "")
     if not own or not other:
         raise NoPairsError(f"there is no repeat in which both variants have {what}")
     mine, theirs = ([value for one in side.values() for value in one] for side in (own, other))
     if not all(math.isfinite(value) and value > 0 for value in (*mine, *theirs)):
         raise NoPairsError(f"{metric} has a sample that is not a positive number")
+    counts = min(len(own), len(other)), min(len(mine), len(theirs))
     if len({*mine}) == len({*theirs}) == 1:
         ratio = mine[0] / theirs[0]
         basis = "single" if len(mine) == len(theirs) == 1 else "exact"
-        return Ratio(ratio, ratio, ratio, min(len(own), len(other)), min(len(mine), len(theirs)), basis)
+        return Ratio(ratio, ratio, ratio, *counts, basis)
     both = sorted(own.keys() & other.keys())
     if len(both) >= least_processes and any(len(own[repeat]) == len(other[repeat]) for repeat in both):
         rounds = [min(len(own[repeat]), len(other[repeat])) for repeat in both]
@@ -167,15 +162,9 @@ def compare(
         if math.isfinite(paired.high):
             every = sum(len(own[repeat]) + len(other[repeat]) for repeat in both)
             return paired._replace(left_out=every - 2 * sum(rounds))
-    return _of_ranges(mine, theirs, min(len(own), len(other)))
-
-
-def _of_ranges(mine: Sequence[float], theirs: Sequence[float], processes: int) -> Ratio:
-    from harness.statistics import Ratio
-
     middle = statistics.median(mine) / statistics.median(theirs)
     low, high = min(mine) / max(theirs), max(mine) / min(theirs)
-    return Ratio(middle, low, high, processes, min(len(mine), len(theirs)), "ranges")
+    return Ratio(middle, low, high, *counts, "ranges")
 
 
 def inverse(ratio: Ratio) -> Ratio:
@@ -183,14 +172,11 @@ def inverse(ratio: Ratio) -> Ratio:
     return ratio._replace(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
 
 
-def _refuse_wrong(records: Sequence[Record]) -> None:
-    if wrong := next((one for one in records if one.status == Status.WRONG_RESULT), None):
-        raise NoPairsError(f"{wrong.cell.optimization} gave a wrong result")
-
-
 def _by_machine(records: Iterable[Record], metric: str, method: str) -> dict[str, _Repeats]:
     samples: dict[str, _Repeats] = {}
     for record in records:
+        if record.status == Status.WRONG_RESULT:
+            raise NoPairsError(f"{record.cell.optimization} gave a wrong result")
         one = measurement(record, metric, method)
         if one is not None and one.samples and record.status == Status.OK:
             samples.setdefault(record.machine, {})[record.cell.repeat] = one.samples
@@ -201,11 +187,10 @@ def _of_one_machine(ours: dict[str, _Repeats], base: dict[str, _Repeats]) -> tup
     """Return the samples of one machine by repeat; raises `NoPairsError` where no machine has both sides."""
     if not ours or not base:
         return {}, {}
-    shared = [machine for machine in ours if machine in base]
+    shared = [(ours[machine], base[machine]) for machine in ours if machine in base]
     if not shared:
         raise NoPairsError("the two variants ran on unlike machines or libraries")
-    chosen = max(shared, key=lambda machine: len(ours[machine].keys() & base[machine].keys()))
-    return ours[chosen], base[chosen]
+    return max(shared, key=lambda sides: len(sides[0].keys() & sides[1].keys()))
 
 
 @lru_cache(maxsize=8192)
@@ -404,13 +389,8 @@ def _in_unit(
         if per is None or not per.samples:
             raise NoValueError(f"the cell has no {interpretation.divide_by} to divide by")
         divisor = statistics.median(per.samples)
-        unit = (
-            measured.unit
-            if per.unit == "1"
-            else "1"
-            if per.unit == measured.unit
-            else f"{measured.unit}/{per.unit}"
-        )
+        if per.unit != "1":
+            unit = "1" if per.unit == measured.unit else f"{measured.unit}/{per.unit}"
         if not math.isfinite(divisor) or divisor <= 0:
             raise NoValueError(f"its {interpretation.divide_by} is {divisor:g}; nothing can be divided by it")
     if unit != claim.unit:
