@@ -14,12 +14,7 @@ from typing import Literal, NamedTuple
 MixerName = Literal["mamba2", "mamba", "delta", "kimi_delta", "lightning", "convolution"]
 
 FLOP_PER_STATE: dict[MixerName, int] = {
-    "mamba2": 7,
-    "mamba": 7,
-    "delta": 8,
-    "kimi_delta": 8,
-    "lightning": 4,
-    "convolution": 0,
+    **{"mamba2": 7, "mamba": 7, "delta": 8, "kimi_delta": 8, "lightning": 4, "convolution": 0}
 }
 """FLOP per element of the state and token of a forward pass. Megatron-LM d98e8a6,
 megatron/training/training.py: mamba_layer_flops, and gdn_layer_flops; lightning attention: keys by values,
@@ -191,12 +186,10 @@ class TransformerShape:
     @cached_property
     def attention_vector_parameters(self) -> int:
         """Return the parameters of a layer's attention outside of matrices: biases and inner norms."""
-        count = self.qkv_bias_parameters
-        if self.attention_output_bias:
-            count += self.hidden_size
-        if self.attention_sinks:
-            count += self.num_attention_heads
-        return count + self.qk_norm_size + self.q_lora_rank + self.kv_lora_rank
+        output_bias = self.hidden_size if self.attention_output_bias else 0
+        sinks = self.num_attention_heads if self.attention_sinks else 0
+        inner_norms = self.qk_norm_size + self.q_lora_rank + self.kv_lora_rank
+        return self.qkv_bias_parameters + output_bias + sinks + inner_norms
 
     @property
     def qkv_bias_parameters(self) -> int:
@@ -248,8 +241,9 @@ class TransformerShape:
         if not moe:
             return self.mlp_parameters(self.intermediate_size)
         experts = self.experts_per_token if active else self.num_experts
-        shared = self.router_parameters + self.shared_parameters + self.latent_parameters
-        return shared + experts * self.expert_parameters
+        gate = self.hidden_size if self.shared_gate else 0
+        shared = self.mlp_parameters(self.shared_intermediate_size) + gate
+        return self.router_parameters + shared + self.latent_parameters + experts * self.expert_parameters
 
     def layer_parameters(self, moe: bool, active: bool = False) -> int:
         """Return the parameters of one layer with attention.
@@ -264,13 +258,13 @@ class TransformerShape:
         attention = sum(self.layers_have_attention) * self.attention_parameters
         linear = sum(self.layers_are_linear) * self.mixer_parameters
         norms = self.num_hidden_layers * self.norms_per_layer * self.norm_parameters
+        return attention + linear + norms + sum(self.mlp_part_parameters(moe, active) for moe in self._mlps)
+
+    @property
+    def _mlps(self) -> list[bool]:
+        """Return of each layer that has an MLP whether that is a mixture of experts."""
         parts = zip(self.layers_are_moe, self.layers_have_mlp, strict=True)
-        return (
-            attention
-            + linear
-            + norms
-            + sum(self.mlp_part_parameters(moe, active) for moe, mlp in parts if mlp)
-        )
+        return [moe for moe, has_mlp in parts if has_mlp]
 
     def active_mlp_matrices(self, moe: bool) -> int:
         """Return the parameters of an MLP's or experts' matrices that a token is multiplied by."""
@@ -287,13 +281,9 @@ class TransformerShape:
     def active_matrices_in_layers(self) -> int:
         """Return these of all layers, of which hybrids have several kinds."""
         mixer = self.mixer.matrix_parameters(self.hidden_size) if self.mixer else 0
-        parts = zip(self.layers_are_moe, self.layers_have_mlp, strict=True)
-        total = sum(self.layers_have_attention) * self.attention_matrix_parameters
-        return (
-            total
-            + sum(self.layers_are_linear) * mixer
-            + sum(self.active_mlp_matrices(moe) for moe, mlp in parts if mlp)
-        )
+        attention = sum(self.layers_have_attention) * self.attention_matrix_parameters
+        linear = sum(self.layers_are_linear) * mixer
+        return attention + linear + sum(map(self.active_mlp_matrices, self._mlps))
 
     @property
     def latent_parameters(self) -> int:
@@ -307,12 +297,6 @@ class TransformerShape:
         return (self.hidden_size + self.router_bias) * self.num_experts
 
     @property
-    def shared_parameters(self) -> int:
-        """Return the parameters of the MLP that every token passes next to the experts."""
-        gate = self.hidden_size if self.shared_gate else 0
-        return gate + self.mlp_parameters(self.shared_intermediate_size)
-
-    @property
     def embedding_parameters(self) -> int:
         """Return the parameters of the embedding of tokens."""
         return self.vocab_size * self.hidden_size
@@ -321,12 +305,8 @@ class TransformerShape:
         vocabulary = self.embedding_parameters * (1 if self.tie_word_embeddings else 2)
         vocabulary += self.vocab_size if self.head_bias else 0
         positions = self.learned_positions * self.hidden_size
-        return (
-            vocabulary
-            + positions
-            + self.parameters_in_layers(active)
-            + self.outer_norms * self.norm_parameters
-        )
+        norms = self.outer_norms * self.norm_parameters
+        return vocabulary + positions + norms + self.parameters_in_layers(active)
 
     @cached_property
     def parameters(self) -> int:

@@ -78,7 +78,7 @@ def counted_of_held_back(core: int, share: float) -> float:
         quota.enter(process.pid)
         quota.limit(share)
         off_core_s = float(process.communicate("\n")[0])
-        return quota.account().throttled_s / off_core_s
+        return quota.throttled_s() / off_core_s
 
 
 def lengthened_s(ranks: RecordedRanks, key: str, injection: Injection) -> float:
