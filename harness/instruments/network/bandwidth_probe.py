@@ -8,9 +8,11 @@ started them.
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,14 +40,13 @@ def sent(interface: str) -> Count:
     count = Count(0, 0, 0.0)
     for _ in range(READS):  # the processor may be taken away between the counter and the clock
         begin_s = time.monotonic()
-        lines = Path("/proc/net/dev").read_text().splitlines()
+        text = Path("/proc/net/dev").read_text()
         end_s = time.monotonic()
-        counters = {
-            name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)
-        }
-        if interface not in counters:
+        counts = re.search(rf"^ *{re.escape(interface)}:(.*)$", text, re.MULTILINE)
+        if counts is None:
             raise SystemExit(f"there is no interface {interface}")
-        count = Count(int(counters[interface][8]), int(counters[interface][9]), (begin_s + end_s) / 2)
+        sent_B, packets = map(int, counts[1].split()[8:10])
+        count = Count(sent_B, packets, (begin_s + end_s) / 2)
         if end_s - begin_s < AT_ONCE_S:
             break
     return count
@@ -62,8 +63,7 @@ def line_rate(begin: Count, end: Count, segment_B: int, frame_B: int) -> float:
     return data_B * frame_B / segment_B / (end.at_s - begin.at_s)
 
 
-def report(value: float) -> None:
-    """Print a value for the process that started this one."""
+def _report(value: float) -> None:
     sys.stdout.write(f"{value}\n")
     sys.stdout.flush()
 
@@ -71,7 +71,7 @@ def report(value: float) -> None:
 def receive(address: str) -> None:
     """Read one connection until it ends."""
     with socket.create_server((address, 0)) as server:
-        report(server.getsockname()[1])
+        _report(server.getsockname()[1])
         server.settimeout(WAIT_S)
         connection, _ = server.accept()
         buffer = bytearray(1 << 18)
@@ -89,15 +89,13 @@ def send(address: str, port: int, interface: str, frame_B: int, seconds: float) 
         _fill(connection, time.monotonic() + FILL_SHARE * seconds)
         begin = sent(interface)
         _fill(connection, begin.at_s + seconds)
-        report(line_rate(begin, sent(interface), segment_B, frame_B))
+        _report(line_rate(begin, sent(interface), segment_B, frame_B))
 
 
 def _fill(connection: socket.socket, until_s: float) -> None:
     while time.monotonic() < until_s:
-        try:
+        with suppress(TimeoutError):
             connection.send(CHUNK)
-        except TimeoutError:
-            continue
 
 
 if __name__ == "__main__":

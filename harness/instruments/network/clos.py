@@ -1,8 +1,8 @@
 """A leaf-spine fabric as numbers: its links, their rates, which are down, and where a job's NICs are.
 
-The basis of the flow simulator: `routing.py` makes flows and picks their spines, `flow_simulator.py` shares
-the links. A placement is the NIC of each GPU (H, G): H hosts in the order of ranks, G GPUs of a host. Shapes:
-F flows, L links, R racks, S spines.
+`routing.py` makes flows and picks their spines, `flow_simulator.py` shares the links. A placement is the NIC
+of each GPU (H, G): H hosts in the order of ranks, G GPUs of a host. Shapes: F flows, L links, R racks, S
+spines.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ class Clos:
         live_RS = self.live_RS.astype(np.int64)
         cut = (live_RS @ live_RS.T == 0) & ~np.eye(self.racks, dtype=np.bool_)
         if cut.any():
-            one, other = np.argwhere(cut)[0]
-            raise ValueError(
-                f"failed links cut rack {one} off from rack {other}: no spine has live links to both"
-            )
+            racks = "rack {} off from rack {}".format(*np.argwhere(cut)[0])
+            raise ValueError(f"failed links cut {racks}: no spine has live links to both")
 
     @property
     def nics(self) -> int:
@@ -96,14 +94,10 @@ class Clos:
         live_RS = self.live_RS
         if self.failed and np.any(crosses_F & ~(live_RS[up_F, spine_F] & live_RS[down_F, spine_F])):
             raise ValueError("a flow's path uses a failed link")
-        path_F4 = np.empty((len(source_F), 4), dtype=np.int64)
-        path_F4[:, 0] = source_F
-        path_F4[:, 1] = np.where(crosses_F, self.nics + up_F * self.spines + spine_F, IN_RACK)
-        path_F4[:, 2] = np.where(
-            crosses_F, self.nics + (self.racks + down_F) * self.spines + spine_F, IN_RACK
-        )
-        path_F4[:, 3] = destination_F + (self.links - self.nics)
-        return path_F4
+        up_F = self.nics + up_F * self.spines + spine_F
+        down_F = self.nics + (self.racks + down_F) * self.spines + spine_F
+        middle = (np.where(crosses_F, link_F, IN_RACK) for link_F in (up_F, down_F))
+        return np.stack([source_F, *middle, destination_F + (self.links - self.nics)], axis=1)
 
     def by_uplink(self, value_L: NDArray[Any]) -> NDArray[Any]:
         """Return the uplinks' values (2, R, S) from values by link: racks to spines, spines to racks."""

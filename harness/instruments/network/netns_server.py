@@ -60,16 +60,11 @@ def hash_here(ports: bool) -> None:
 
 def _forget(kernel: IPRoute) -> None:
     for rule in list(kernel.get_rules(family=socket.AF_INET)):
-        table = rule.get_attr("FRA_TABLE")
+        table, source = rule.get_attr("FRA_TABLE"), rule.get_attr("FRA_SRC")
         if table is not None and table >= FIRST_TABLE:
             kernel.flush_routes(table=table, family=socket.AF_INET)
-            priority = rule.get_attr("FRA_PRIORITY")
-            kernel.rule("del", table=table, priority=priority, **_source(rule))
-
-
-def _source(rule: Any) -> dict[str, Any]:
-    source = rule.get_attr("FRA_SRC")
-    return {} if source is None else {"src": source, "src_len": 32}
+            named = {} if source is None else {"src": source, "src_len": 32}
+            kernel.rule("del", table=table, priority=rule.get_attr("FRA_PRIORITY"), **named)
 
 
 NAMESPACES = "/run/netns"
@@ -193,8 +188,9 @@ class NetnsServer:
 
     def sent(self) -> list[list[int]]:
         """Return the bytes that each link's ends have sent, frame headers included."""
-        links = enumerate(self._topology.links)
-        return [[self._sent(node, index) for node in link[:2]] for index, link in links]
+        return [
+            [self._sent(node, index) for node in link[:2]] for index, link in enumerate(self._topology.links)
+        ]
 
     def retransmitted(self) -> list[int]:
         """Return the TCP segments that each host has retransmitted."""
@@ -202,12 +198,9 @@ class NetnsServer:
 
     def _add_link(self, index: int) -> None:
         one, other = self._topology.links[index][:2]
-        self._kernels[one].link(
-            "add",
-            ifname=interface(index),
-            kind="veth",
-            peer={"ifname": interface(index), "net_ns_fd": self._names[other]},
-        )
+        name = interface(index)
+        peer = {"ifname": name, "net_ns_fd": self._names[other]}
+        self._kernels[one].link("add", ifname=name, kind="veth", peer=peer)
         for node in (one, other):
             kernel, device = self._device(node, index)
             address = str(self._topology.address(node, index))
@@ -255,8 +248,7 @@ def entered(name: str) -> Iterator[None]:
 
 
 def _unshape(kernel: IPRoute, device: int) -> None:
-    kinds = {one.get_attr("TCA_KIND") for one in kernel.get_qdiscs(device)}
-    if "tbf" in kinds:
+    if any(one.get_attr("TCA_KIND") == "tbf" for one in kernel.get_qdiscs(device)):
         kernel.tc("del", index=device, root=True, handle=HANDLE)
 
 

@@ -282,25 +282,18 @@ def qp_scaling(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -
 
     `split`: each message takes all of them, else one in turn.
     """
-    return replace(subject, policy=policy_of(queue_pairs, split, hash_ports=False))
-
-
-def e_ecmp(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -> Subject:
-    """E-ECMP: several connections that the hash distinguishes, in turn or split (Meta, SIGCOMM 2024).
-
-    `split`: each message takes all of them, else one in turn.
-    """
-    return replace(subject, policy=policy_of(queue_pairs, split, hash_ports=True))
-
-
-def policy_of(queue_pairs: int, split: bool, hash_ports: bool) -> RoutingPolicy:
-    """Return the policy of so many queue pairs; raises `Unavailable` for turns of unequal queue pairs."""
-    policy = RoutingPolicy(hash_ports=hash_ports, queue_pairs=queue_pairs, split=split)
+    policy = RoutingPolicy(queue_pairs=queue_pairs, split=split)
     try:
         policy.turns("allreduce")
     except ValueError as error:
         raise Unavailable(str(error)) from None
-    return policy
+    return replace(subject, policy=policy)
+
+
+def e_ecmp(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -> Subject:
+    """E-ECMP: several connections that the hash distinguishes, in turn or split (Meta, SIGCOMM 2024)."""
+    scaled = qp_scaling(subject, queue_pairs, split)
+    return replace(scaled, policy=replace(scaled.policy, hash_ports=True))
 
 
 def path_pinning(subject: Subject) -> Subject:

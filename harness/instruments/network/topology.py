@@ -1,17 +1,10 @@
 """A network as data: hosts, switches and links with rates, and the addresses and routes that follow.
 
-Pure; `harness.instruments.network.emulated_network` builds one from namespaces.
-
-Routes of packets through a network of `harness.instruments.network.topology`, as data.
-
-Pure; `harness.instruments.network.emulated_network` installs them in the kernel.
-
-Inside a network of namespaces: TCP as a sender with credits, for links meant to lose nothing.
-
-Used by `harness.instruments.network.netns_server`. A collective library announces its receiver's buffers
-before data is sent, and RoCE's links pause instead of dropping. Default TCP takes what it can get, infers
-losses from long queues and retransmits: links then carry what a fluid would not, and shares are uneven. Here
-a connection has at most its receiver's small, fixed buffer in flight, grows to it by slow start (reno), and
+`harness.instruments.network.emulated_network` builds one from namespaces. In these, TCP can be a sender with
+credits, for links meant to lose nothing: a collective library announces its receiver's buffers before data is
+sent, and RoCE's links pause instead of dropping. Default TCP takes what it can get, infers losses from long
+queues and retransmits: links then carry what a fluid would not, and shares are uneven. With credits a
+connection has at most its receiver's small, fixed buffer in flight, grows to it by slow start (reno), and
 does not retransmit what only waits: no tail-loss probe, no timeout within a second.
 """
 
@@ -86,17 +79,13 @@ class Topology:
 
     def routes(self, node: str) -> list[Route]:
         """Return the routes to every host that is not a neighbour: all shortest ones, of equal weight."""
-        routes = []
+        routes, around = [], dict(self.around(node))
         for host in self.hosts:
-            far = self.distances(host)
-            if node == host or self.link_of(host) in dict(self.around(node)):
-                continue
-            gateways = tuple(
-                self.address(neighbour, index)
-                for index, neighbour in self.around(node)
-                if far.get(neighbour, len(far)) == far[node] - 1
-            )
-            routes.append(Route(self.subnet(self.link_of(host)), gateways))
+            if node != host and self.link_of(host) not in around:
+                far = self.distances(host)
+                nearer = [index for index, one in around.items() if far.get(one, len(far)) == far[node] - 1]
+                gateways = tuple(self.address(around[index], index) for index in nearer)
+                routes.append(Route(self.subnet(self.link_of(host)), gateways))
         return routes
 
     def around(self, node: str) -> Iterator[tuple[int, str]]:
@@ -167,11 +156,7 @@ METRICS = {"lock": 1 << RTO_MIN, "rto_min": round(RTO_MIN_S * 1e3), "initcwnd": 
 
 def limit_window(receive_buffer_B: int) -> None:
     """Set the window of connections opened from now on in this thread's namespace (ip-sysctl.rst)."""
-    settings = {
-        "tcp_congestion_control": "reno",
-        "tcp_moderate_rcvbuf": "0",
-        "tcp_rmem": f"{receive_buffer_B} {receive_buffer_B} {receive_buffer_B}",
-        "tcp_early_retrans": "0",
-    }
-    for name, value in settings.items():
-        (SYSCTLS / name).write_text(value)
+    (SYSCTLS / "tcp_congestion_control").write_text("reno")
+    (SYSCTLS / "tcp_moderate_rcvbuf").write_text("0")
+    (SYSCTLS / "tcp_rmem").write_text(" ".join([str(receive_buffer_B)] * 3))
+    (SYSCTLS / "tcp_early_retrans").write_text("0")
