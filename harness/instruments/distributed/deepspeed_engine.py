@@ -17,8 +17,9 @@ from typing import Any
 
 import psutil
 import torch
-import torch.distributed as dist
 from torch import nn
+
+from harness.instruments.distributed.fake_process_group import world_size
 
 
 def choose_accelerator(device_type: str | None = None) -> None:
@@ -31,9 +32,8 @@ def choose_accelerator(device_type: str | None = None) -> None:
     from deepspeed.accelerator import get_accelerator, set_accelerator
 
     if get_accelerator().device_name() != device_type:
-        name = "CPU_Accelerator" if device_type == "cpu" else "CUDA_Accelerator"
         module = importlib.import_module(f"deepspeed.accelerator.{device_type}_accelerator")
-        set_accelerator(getattr(module, name)())
+        set_accelerator(getattr(module, f"{device_type.upper()}_Accelerator")())
 
 
 def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
@@ -50,10 +50,7 @@ def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[
     backend.build_shm_op = lambda: None  # needs a compiler, is for inference
     deepspeed.comm.comm.cdb = None
     groups._WORLD_GROUP = groups._DATA_PARALLEL_GROUP = None
-    if not dist.is_initialized():
-        raise RuntimeError(
-            "no process group: enter fake_process_group, or start real ranks, before sharding a model"
-        )
+    world_size()  # raises without a process group
     return deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)[0]
 
 
@@ -101,7 +98,7 @@ def load(operator: str) -> None:
 
     default = cpp_extension.get_default_build_root()
     for one in (*BESIDE.get(operator, ()), operator):
-        clear_lock(one, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
+        _clear_lock(one, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
     os.environ["PATH"] = programs()
     builder = getattr(importlib.import_module("deepspeed.ops.op_builder"), BUILDERS[operator])()
     flags = builder.cxx_args
@@ -112,23 +109,21 @@ def load(operator: str) -> None:
 def main() -> None:
     """Compile every operator that this machine can, before it is waited for; print what the others lack."""
     for operator in BUILDERS:
-        reason = missing(operator)
-        if reason:
+        if reason := missing(operator):
             sys.stdout.write(f"{operator}: {reason}\n")
         else:
             load(operator)
 
 
-def clear_lock(operator: str, folder: Path) -> None:
+def _clear_lock(operator: str, folder: Path) -> None:
     """Remove the lock of a killed compilation, for which torch would wait forever.
 
     A running compilation keeps it open (torch/utils/file_baton.py).
     """
+    processes = psutil.process_iter(["open_files"])
+    held = {file.path for one in processes for file in one.info["open_files"] or ()}
     for lock in folder.rglob(f"{operator}/lock"):
-        every = psutil.process_iter(["open_files"])
-        if not any(
-            file.path == str(lock.resolve()) for one in every for file in one.info["open_files"] or ()
-        ):
+        if str(lock.resolve()) not in held:
             lock.unlink(missing_ok=True)
 
 

@@ -61,11 +61,13 @@ class RaySession:
         self, address: str = "", object_store_B: int = OBJECT_STORE_B, environ: Mapping[str, str] = RETURNED
     ) -> None:
         self._watchdog: subprocess.Popen[bytes] | None = None
+        self.address = address
         if address:
             join(address)
-            self.address = address
         else:
-            folder = tempfile.mkdtemp(prefix="ray", dir=folder_for_sockets())
+            # The usual place, or /tmp where that has too long a path for sockets.
+            long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_PATH_B
+            folder = tempfile.mkdtemp(prefix="ray", dir="/tmp" if long else None)
             os.environ.setdefault(TOKEN, secrets.token_hex(32))  # Ray keeps the first one of a process
             self._watchdog = watched(folder)
             self.address = _start(folder, object_store_B, environ)
@@ -80,11 +82,6 @@ class RaySession:
             self._watchdog.communicate(ENDED)
 
 
-def folder_for_sockets() -> str | None:
-    """Return where Ray's folder can be: None for the usual place, /tmp where that has too long a path."""
-    return None if len(os.fsencode(tempfile.gettempdir())) <= LONGEST_PATH_B else "/tmp"
-
-
 def join(address: str) -> None:
     """Join a running Ray, once per process; raises `RayError` where it cannot be reached."""
     import ray
@@ -92,7 +89,11 @@ def join(address: str) -> None:
     if ray.is_initialized():
         return
     os.environ.update(QUIET)
-    _refuse_unreachable(address)  # Ray itself would end this process
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), REACH_S).close()  # else Ray would end this process
+    except (OSError, ValueError) as error:
+        raise RayError(f"no Ray cluster at {address}: {error}; expected host:port") from None
     local = address.startswith(LOOPBACK)
     if local:
         _stay_on_loopback()
@@ -102,15 +103,6 @@ def join(address: str) -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise RayError(f"no Ray cluster at {address}: {first}") from None
-
-
-def _refuse_unreachable(address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), REACH_S):
-            return
-    except (OSError, ValueError) as error:
-        raise RayError(f"no Ray cluster at {address}: {error}; expected host:port") from None
 
 
 def _stay_on_loopback() -> None:

@@ -52,8 +52,7 @@ def open_files(process: str) -> list[str]:
 def kill_all(folder: str) -> None:
     """Kill all processes of a Ray with this folder, except this one."""
     for _ in range(ROUNDS):
-        alive = belonging(folder)
-        if not alive:
+        if not (alive := belonging(folder)):
             break
         for pid in alive:
             with suppress(ProcessLookupError):
