@@ -118,9 +118,7 @@ def _refuse_unlike(what: str, of_variants: Mapping[str, str]) -> None:
 
 
 def _step(
-    interpretation: Interpretation,
-    variants: tuple[str, str],
-    records: Mapping[str, Sequence[Record]],
+    interpretation: Interpretation, variants: tuple[str, str], records: Mapping[str, Sequence[Record]]
 ) -> AdjacentRatio:
     """Return the step, by pairs where several processes have both variants, else by the ranges of samples."""
     before, after = (records[variant] for variant in variants)

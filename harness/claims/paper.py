@@ -15,14 +15,7 @@ from harness.bounds import Bounds
 from harness.claims.load import load_sources, read_yaml
 from harness.claims.published import PublishedRow, Sources, rows, source_of
 from harness.config.optimizations import CONF
-from harness.config.validation import (
-    ConfigError,
-    Fields,
-    as_mapping,
-    check_fields,
-    fields_of,
-    refuse_doubles,
-)
+from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, fields_of, refuse_doubles
 
 _TEXT = {"type": "str"}
 _OPTIONAL = {"type": "str", "default": ""}

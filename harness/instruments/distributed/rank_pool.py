@@ -98,11 +98,7 @@ class RankPool:
     """
 
     def __init__(
-        self,
-        places: Sequence[RankLocation],
-        address: str,
-        backend: str = "gloo",
-        timeout_s: float = 120.0,
+        self, places: Sequence[RankLocation], address: str, backend: str = "gloo", timeout_s: float = 120.0
     ) -> None:
         self._timeout_s = timeout_s
         self._gone_s = SILENT_S if any(STORE in place.environment for place in places) else GONE_S

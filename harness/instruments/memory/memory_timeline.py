@@ -68,19 +68,16 @@ class Timeline(NamedTuple):
 
     def requests(self) -> Iterator[tuple[int, int, int]]:
         """Return what a device's allocator gets, as (storage, bytes, stream)."""
-        for storage, delta_B, _, stream in self.events:
-            yield storage, delta_B, stream
+        return ((storage, delta_B, stream) for storage, delta_B, _, stream in self.events)
 
     def peak(self) -> PeakByKind:
         """Return the first instant of most live bytes in the steady step."""
-        kinds = [KINDS.index(kind) for kind in self.kinds]
-        live_B = [0] * len(KINDS)
-        total_B, most = 0, PeakByKind(-1, (), -1)
+        live_B, total_B, most = dict.fromkeys(KINDS, 0), 0, PeakByKind(-1, (), -1)
         for index, (event, size_B) in enumerate(zip(self.events, self.sizes_B(), strict=True)):
-            live_B[kinds[event.storage]] += size_B
+            live_B[self.kinds[event.storage]] += size_B
             total_B += size_B
             if size_B > 0 and total_B > most.total_B and index >= self.since:
-                most = PeakByKind(total_B, tuple(live_B), index)
+                most = PeakByKind(total_B, tuple(live_B.values()), index)
         return most
 
 
@@ -93,10 +90,8 @@ class Ledger:
     def __init__(self) -> None:
         self.events: list[MemoryEvent] = []
         self.kinds: list[str] = []  # by storage number
-        self.stream = 0
-        """The stream whose pool serves the allocations from here on."""
-        # By the number of the event that stands for the call's workspace.
-        self._calls: dict[int, OperationCall] = {}
+        self.stream = 0  # whose pool serves the allocations from here on
+        self._calls: dict[int, OperationCall] = {}  # by the number of the event for the call's workspace
 
     def open(self, kind: str) -> int:
         """Return the number of a new storage."""
@@ -132,7 +127,7 @@ class Ledger:
         kinds: list[str] = []
         start = None
         for index, (storage, delta_B, place, stream) in enumerate(self._with_workspaces()):
-            if start is None and index >= since:
+            if index == since:
                 start = len(events)
             if not delta_B:
                 continue
@@ -163,13 +158,11 @@ def _kept_by_set_up(
     released = {event.storage for event in before if event.place.phase == SET_UP and event.delta_B < 0}
     left = [storage for storage in range(len(kinds)) if storage not in released]
     numbers = {storage: number for number, storage in enumerate(left)}
-
-    def renumbered(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
-        return [
-            event._replace(storage=numbers[event.storage]) for event in events if event.storage in numbers
-        ]
-
-    return renumbered(before), [kinds[storage] for storage in left], renumbered(steady)
+    first, second = (
+        [one._replace(storage=numbers[one.storage]) for one in events if one.storage in numbers]
+        for events in (before, steady)
+    )
+    return first, [kinds[storage] for storage in left], second
 
 
 def _in_order(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:

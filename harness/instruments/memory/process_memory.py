@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,15 +53,12 @@ def pss_B(pids: Iterable[int]) -> int:
     Raises PermissionError where a process belongs to someone else, `Unavailable` where the kernel does not
     count it.
     """
-    total = 0
-    for text in _texts(pids, "smaps_rollup"):
-        found = _PSS.search(text)
-        if found is None:
-            raise Unavailable(
-                "memory per process needs the kernel's Pss, which /proc/<pid>/smaps_rollup lacks here"
-            )
-        total += int(found[1]) * KIB
-    return total
+    found = [_PSS.search(text) for text in _texts(pids, "smaps_rollup")]
+    if None in found:
+        raise Unavailable(
+            "memory per process needs the kernel's Pss, which /proc/<pid>/smaps_rollup lacks here"
+        )
+    return sum(int(one[1]) * KIB for one in found if one)
 
 
 def unmapped_shared_B(pids: Iterable[int]) -> int:
@@ -70,16 +68,13 @@ def unmapped_shared_B(pids: Iterable[int]) -> int:
     not open, the part that nobody has mapped is not known and counts as none. Raises as `pss_B` does.
     """
     given = list(pids)
-    allocated_B: dict[SharedFile, int] = {}
-    for pid in given:
-        allocated_B |= _open_files(pid, lambda path: path.startswith(SHARED_MEMORY))
+    allocated_B = _open_files(given, lambda path: path.startswith(SHARED_MEMORY))
     if not allocated_B:
         return 0
-    mapped_B = dict.fromkeys(allocated_B, 0)
+    mapped_B = Counter[SharedFile]()
     for text in _texts(given, "smaps"):
         for file, size_B in _mapped(text):
-            if file in mapped_B:
-                mapped_B[file] += size_B
+            mapped_B[file] += size_B
     return sum(max(size_B - mapped_B[file], 0) for file, size_B in allocated_B.items())
 
 
@@ -88,12 +83,11 @@ def nameless_files_B(pids: Iterable[int]) -> int:
 
     They are on disk, with a part of them in the page cache; those of `unmapped_shared_B` are left out.
     """
-    allocated_B: dict[SharedFile, int] = {}
-    for pid in pids:
-        allocated_B |= _open_files(
-            pid, lambda path: path.endswith(DELETED) and not path.startswith(SHARED_MEMORY)
-        )
-    return sum(allocated_B.values())
+
+    def is_nameless(path: str) -> bool:
+        return path.endswith(DELETED) and not path.startswith(SHARED_MEMORY)
+
+    return sum(_open_files(pids, is_nameless).values())
 
 
 def _texts(pids: Iterable[int], name: str) -> Iterator[str]:
@@ -108,15 +102,16 @@ def _texts(pids: Iterable[int], name: str) -> Iterator[str]:
                 ) from error
 
 
-def _open_files(pid: int, wanted: Callable[[str], bool]) -> dict[SharedFile, int]:
-    """Return the allocated bytes of the files that a process has open and whose path is wanted."""
+def _open_files(pids: Iterable[int], wanted: Callable[[str], bool]) -> dict[SharedFile, int]:
+    """Return the allocated bytes of the files that processes have open and whose path is wanted."""
     found: dict[SharedFile, int] = {}
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for entry in os.scandir(PROC / str(pid) / "fd"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                if wanted(os.readlink(entry.path)):
-                    status = os.stat(entry.path)
-                    found[SharedFile(status.st_dev, status.st_ino)] = status.st_blocks * BLOCK_B
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for entry in os.scandir(PROC / str(pid) / "fd"):
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if wanted(os.readlink(entry.path)):
+                        status = os.stat(entry.path)
+                        found[SharedFile(status.st_dev, status.st_ino)] = status.st_blocks * BLOCK_B
     return found
 
 

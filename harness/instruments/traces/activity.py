@@ -16,15 +16,7 @@ import numpy as np
 
 from harness.instruments.traces import TraceError
 from harness.instruments.traces.communication import Communication, recognized, taken_apart
-from harness.instruments.traces.trace import (
-    STEP,
-    EventKind,
-    Ints,
-    Mask,
-    OwnedTimes,
-    RankTrace,
-    inside,
-)
+from harness.instruments.traces.trace import STEP, EventKind, Ints, Mask, OwnedTimes, RankTrace, inside
 
 LEAST_PERIOD, LEAST_NAMES = 8, 4
 """A step has at least so many kernels, and so many different ones: fewer repeat within a step, too."""

@@ -1,12 +1,8 @@
 """What a kernel needs of a GPU: registers, shared memory, spills, as its compiler reports; needs no GPU.
 
-Registers of compiled GPU kernels, read from their code objects: AMD's HSACO, NVIDIA's cubin and PTX.
-
-The options that every kernel is compiled with, for a GPU that is here or not.
-
-Lower Triton's IR to linalg by triton-ascend's tool; it needs no NPU and no compiler of Huawei's.
-
-triton-ascend is a package `triton` of its own, so it lies in another environment and its tool alone is run.
+Registers are read from code objects: AMD's HSACO, NVIDIA's cubin and PTX. Triton's IR is lowered to linalg by
+triton-ascend's tool, which needs no NPU and no compiler of Huawei's. triton-ascend is a package `triton` of
+its own, so it lies in another environment and its tool alone is run.
 """
 
 from __future__ import annotations
@@ -50,9 +46,8 @@ def of_hsaco(code: bytes) -> list[KernelUsage]:
     for name, kind, text in _elf_notes(code):
         if (name, kind) == AMD_METADATA:
             kernels: list[dict[str, Any]] = msgspec.msgpack.decode(text)["amdhsa.kernels"]
-            return [
-                KernelUsage(one[".name"], one[".vgpr_count"], one[".vgpr_spill_count"]) for one in kernels
-            ]
+            keys = (".name", ".vgpr_count", ".vgpr_spill_count")
+            return [KernelUsage(*(one[key] for key in keys)) for one in kernels]
     raise Unavailable("the AMD code object has no metadata, so it states no registers")
 
 
@@ -119,8 +114,7 @@ def _aligned(size: int) -> int:
 
 
 OPTIONS = {"enable_fp_fusion": True}
-"""Multiplications and additions are fused, as in PyTorch's own kernels; Triton's default changes at 3.10."""
-
+"""Of every kernel: multiplications and additions are fused, as in PyTorch's own; Triton 3.10's default."""
 
 NVIDIA = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
 AMD = ("gfx90a", "gfx942")
@@ -210,9 +204,8 @@ def _compile(compilation: Compilation, target: str) -> Any:
         reason = " ".join(str(error).split())[:300]
         if "Cannot find" in reason:
             raise Unavailable(f"Triton's compiler for {target} lacks a tool: {reason}") from error
-        raise CompilationFailed(
-            f"kernel {compilation.name} does not compile for {target}: {reason}"
-        ) from error
+        failed = f"kernel {compilation.name} does not compile for {target}"
+        raise CompilationFailed(f"{failed}: {reason}") from error
 
 
 def _jit_function(compilation: Compilation) -> Any:
@@ -220,12 +213,11 @@ def _jit_function(compilation: Compilation) -> Any:
     from triton.runtime.jit import JITFunction
 
     function = compilation.function
-    while not isinstance(function, JITFunction):
-        if not hasattr(function, "fn"):
-            raise Unavailable(
-                f"kernel {compilation.name} cannot be compiled: TRITON_INTERPRET was set when it was imported"
-            )
-        function = function.fn
+    while function is not None and not isinstance(function, JITFunction):
+        function = getattr(function, "fn", None)
+    if function is None:
+        why = "TRITON_INTERPRET was set when it was imported"
+        raise Unavailable(f"kernel {compilation.name} cannot be compiled: {why}")
     return function
 
 
@@ -245,14 +237,13 @@ PASSES = (
 """The passes that triton-ascend 3.2.0 runs (triton/backends/ascend/compiler.py, ttir_to_linalg)."""
 
 
-def tool() -> str | None:
-    """Return the path of the tool, None where it is not found."""
+def _tool_path() -> str | None:
     return shutil.which(os.environ.get(VARIABLE) or TOOL)
 
 
 def unavailable() -> str | None:
     """Return why nothing can be lowered here; None where the tool is found."""
-    if tool() is not None:
+    if _tool_path() is not None:
         return None
     return (
         f"{TOOL} is not on the PATH and {VARIABLE} does not name it; triton-ascend, in an environment of its "
@@ -262,8 +253,7 @@ def unavailable() -> str | None:
 
 def lowered(name: str, text: str) -> str:
     """Return a kernel's linalg from its Triton IR; raises `Unavailable` and `CompilationFailed`."""
-    found = tool()
-    if found is None:
+    if (found := _tool_path()) is None:
         raise Unavailable(unavailable() or "")
     done = subprocess.run([found, "-", *PASSES], input=text, text=True, capture_output=True, timeout=120)
     if done.returncode:
