@@ -89,7 +89,7 @@ class RandomRank:
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_shares_are_what_a_count_of_every_nanosecond_gives(tmp_path, seed, on_gpu):
     rank = RandomRank(seed, on_gpu)
     found = breakdown(read_traces(rank.writer.write(tmp_path)))
@@ -103,7 +103,7 @@ def test_shares_are_what_a_count_of_every_nanosecond_gives(tmp_path, seed, on_gp
     assert found.ranks[0].overlapped_s * 1e9 * STEPS == pytest.approx(both, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_shares_sum_to_the_step_and_factors_multiply_to_it(tmp_path, seed):
     draw = random.Random(seed)
     world = draw.choice([1, 2, 3])
@@ -285,7 +285,7 @@ def training(
 
 def test_nothing_is_named_where_nothing_was_put_in(tmp_path):
     """One named cause in 40 traces would be more than the promised one in 100; the bound allows for luck."""
-    runs = [training(tmp_path / str(seed), seed) for seed in range(40)]
+    runs = [training(tmp_path / str(seed), seed, world=2) for seed in range(40)]
     assert sum(bool(causes(run)) for run in runs) <= 1
     assert not any(causes(a, b) for a, b in pairwise(runs[:12]))
 
