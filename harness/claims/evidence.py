@@ -114,10 +114,7 @@ class Evidence(NamedTuple):
 
     @property
     def context(self) -> list[str]:
-        """Return the outcomes of values under the claim's own conditions, but for its class of device.
-
-        What a method predicts whose error is not known says nothing.
-        """
+        """Return outcomes of values under all conditions but the device's, by methods of known error."""
         if self.related or self.grade == ILLUSTRATION or self.is_untested:
             return []
         each = zip(self.verdicts, self.outcomes, strict=True)
@@ -183,10 +180,7 @@ def _outcome(claim: Claim, verdict: Verdict, margin: float) -> str:
 
 
 def side(band: tuple[float, float], low: float, high: float, margin: float = HAIR) -> str:
-    """Return on which side of a band's edges an interval lies, even when it is widened by a relative margin.
-
-    A value that equals an edge exactly, as counts and formulas do, lies inside.
-    """
+    """Return where an interval, widened by a margin, lies to a band; a value on an edge lies inside."""
     first, last = band
     if margin <= HAIR and low == high and low in band:
         return INSIDE

@@ -297,10 +297,7 @@ NOT_JUDGED = "not judged"
 
 
 def judge(claims: Iterable[Claim], records: Sequence[Record], points: bool = False) -> list[Verdict]:
-    """Return one verdict per interpretation of each claim, in the order of the claims.
-
-    `points`: values of which there are too few to have an interval are compared as they are.
-    """
+    """Return a verdict per interpretation, in order; `points`: too few values are compared as they are."""
     cells: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for record in records:
         cell = record.cell

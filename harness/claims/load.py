@@ -217,10 +217,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
 def _workloads(
     where: str, conf: Path, suite: str, fields: Fields, ignored: list[str]
 ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the workloads as conf/suite declares them: fields that differ from their defaults, and the rest.
-
-    Left out is what is ignored, and what the hardware gives.
-    """
+    """Return each workload's fields off and at their defaults; none that is ignored or the hardware's."""
     data = read_yaml(conf / "suite" / f"{suite}.yaml")
     if unknown_fields := [name for name in ignored if name not in fields]:
         raise ConfigError(

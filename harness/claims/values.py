@@ -237,10 +237,7 @@ class NoValueError(Exception):
 def value_of(
     claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool = False
 ) -> ClaimValue:
-    """Return the value that the records give the interpretation; raises `NoValueError`.
-
-    `points`: a value with too few samples for an interval is returned as it is.
-    """
+    """Return our value; raises `NoValueError`. `points`: also of too few samples for an interval."""
     if interpretation.relative_to:
         return _speed_up(claim, interpretation, cells, points)
     return _value(claim, interpretation, cells.get(interpretation.variant, ()), points)
@@ -275,10 +272,7 @@ def _value(
 def _speed_up(
     claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool
 ) -> ClaimValue:
-    """Return the reference variant's samples over the variant's own, pair by pair; raises `NoValueError`.
-
-    The noise is that of the side that ran twice, of both the reference's.
-    """
+    """Return reference over variant in pairs; raises `NoValueError`. The noise is of the side run twice."""
     reference = interpretation.relative_to
     usable = usable_of(interpretation, cells.get(interpretation.variant, ()))
     base = usable_of(interpretation._replace(variant=reference), cells.get(reference, ()))
@@ -330,10 +324,7 @@ def noise_around(
 
 
 def usable_of(interpretation: Interpretation, records: Sequence[Record]) -> list[Record]:
-    """Return the records of the claim's workload that have the metric, by repeat.
-
-    Raises `NoValueError` where none has it, or one process computed something wrong.
-    """
+    """Return the claim's records with the metric, by repeat; raises `NoValueError`, also for a wrong one."""
     if not records:
         raise NoValueError(f"no record of {interpretation.variant} on {interpretation.workload}")
     others = [other for record in records if (other := _another_workload(interpretation, record))]

@@ -159,10 +159,7 @@ def group_places(controller: Controller) -> GroupPlaces:
 
 
 def started_ticks(pid: int) -> int | None:
-    """Return when that process started, in clock ticks after boot (proc(5), stat); None where it is gone.
-
-    It distinguishes processes that have the same id one after the other.
-    """
+    """Return when a process started, in ticks after boot (ids are used again); None where it is gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError):
@@ -201,19 +198,13 @@ LEAST_QUOTA_S = 1e-3  # the kernel's least (kernel/sched/core.c, min_cfs_quota_p
 
 
 class CpuQuota(ControlGroup):
-    """A group whose processes share one quota.
-
-    `share` is what they may use of one core, and may be above 1 on several cores. Raises `Unavailable`.
-    """
+    """A group whose processes share `share` of one core, above 1 on several. Raises `Unavailable`."""
 
     def __init__(self) -> None:
         super().__init__(CPU)
 
     def limit(self, share: float | None, period_s: float = PERIOD_S) -> None:
-        """Allow `share` of one core's time from now on; None removes the limit.
-
-        Raises ValueError for a quota below the kernel's least.
-        """
+        """Allow `share` of a core from now on, None: all; raises ValueError below the kernel's least."""
         if share is not None and share * period_s < LEAST_QUOTA_S:
             raise ValueError(f"{share:g} of {period_s:g} s is below the kernel's {LEAST_QUOTA_S:g} s")
         period_us, quota_us = round(period_s * 1e6), -1 if share is None else round(share * period_s * 1e6)
@@ -232,10 +223,7 @@ class CpuQuota(ControlGroup):
 
 
 def throttled_s(group: Path) -> float:
-    """Return the seconds, over all processors, that a quota has held a group's processes back.
-
-    0 where the kernel counts none. Raises OSError.
-    """
+    """Return the seconds over all processors that a quota has held a group back, else 0. Raises OSError."""
     counts = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
     if "throttled_time" in counts:  # version 1, ns
         return int(counts["throttled_time"]) / 1e9

@@ -145,10 +145,7 @@ def fake_store() -> Any:
 
 
 def distributed_like(tensor: Any, local: torch.Tensor) -> Any:
-    """Return a DTensor with the mesh, placements and shape of `tensor`, and `local` as this rank's part.
-
-    `DTensor.from_local` would move it to the mesh's devices, also what is to stay on the host.
-    """
+    """Return a DTensor as `tensor` with `local` as its part, which `from_local` would move to the device."""
     return type(tensor)(local, tensor._spec, requires_grad=False)
 
 
@@ -160,10 +157,7 @@ def no_modes() -> AbstractContextManager[Any]:
 
 
 def unseen_propagation() -> AbstractContextManager[Any]:
-    """Hide DTensor's shape propagation from modes inside the block; it takes no memory in a real run.
-
-    It uses fake tensors; under a FakeTensorMode they would be taken for the step's own.
-    """
+    """Hide DTensor's shape propagation, which takes no memory in a real run, from modes inside the block."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     name = "_propagate_tensor_meta_non_cached"
@@ -227,10 +221,7 @@ def own_chunks_alone() -> AbstractContextManager[Any]:
 
 @contextmanager
 def real_fsdp2_meshes() -> Iterator[None]:
-    """Let FSDP2 make its meshes from real tensors inside the block, under any mode.
-
-    They are the mesh to which it reshards, and its own joined with tensor parallelism's.
-    """
+    """Let FSDP2 make meshes to reshard to and joined with tensor parallelism's from real tensors inside."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp._fully_shard import _fully_shard
 
@@ -249,10 +240,7 @@ def allocated_by_size() -> AbstractContextManager[Any]:
 
 
 def results_of_fake_works() -> AbstractContextManager[Any]:
-    """Let an asynchronous all-reduce over a fake group have its tensor as result inside the block.
-
-    A fake group's work has none, which communication hooks of DDP read.
-    """
+    """Let asynchronous all-reduces over a fake group have the results that DDP's hooks read, inside."""
     original = torch.distributed.all_reduce
 
     def all_reduce(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
@@ -288,10 +276,7 @@ def has_pipelining() -> bool:
 
 
 def take_shapes_as_given(schedule: Any) -> None:
-    """Let a pipeline's schedule use the shapes that its stages were made with.
-
-    Ranks otherwise vote on it, by values that fake tensors do not have.
-    """
+    """Let a pipeline's schedule use its stages' shapes; else ranks vote, by values fake tensors lack."""
     from torch.distributed.pipelining._utils import InferenceMode
 
     def warm_up(stages: Any, *unused: bool) -> None:
@@ -326,10 +311,7 @@ def over_storage(
     shape: Sequence[int],
     stride: Sequence[int],
 ) -> torch.Tensor:
-    """Return a tensor of that shape and stride over the storage, real or fake; the offset is in elements.
-
-    Fake tensors' cache would keep the storage of a `set_` that it sees.
-    """
+    """Return a tensor over a storage, offset in elements; fake tensors' cache would keep a `set_` it sees."""
     empty = torch.empty(0, dtype=dtype, device=device)
     with torch._C._DisableTorchDispatch():
         return empty.set_(storage, offset, tuple(shape), tuple(stride))

@@ -193,10 +193,7 @@ class TransformerShape:
 
     @property
     def qkv_bias_parameters(self) -> int:
-        """Return the parameters of a layer's biases of queries, keys and values.
-
-        Of latent attention the down projections alone have biases (transformers, modeling_deepseek_v3.py).
-        """
+        """Return a layer's biases of queries, keys and values; of latent attention the down projections'."""
         if not self.qkv_bias:
             return 0
         if self.kv_lora_rank:
@@ -210,10 +207,7 @@ class TransformerShape:
         return self.hidden_size * (self.norm_weights + self.layer_norm)
 
     def mlp_parameters(self, width: int, bias: bool | None = None, inputs: int | None = None) -> int:
-        """Return the parameters of one MLP of a width.
-
-        `bias`: None: as MLPs have it. `inputs`: what it takes and returns; None: the hidden size.
-        """
+        """Return one MLP's parameters; `bias` None: as MLPs have it; `inputs` None: the hidden size."""
         if not width:
             return 0
         size = self.hidden_size if inputs is None else inputs
@@ -246,10 +240,7 @@ class TransformerShape:
         return self.router_parameters + shared + self.latent_parameters + experts * self.expert_parameters
 
     def layer_parameters(self, moe: bool, active: bool = False) -> int:
-        """Return the parameters of one layer with attention.
-
-        `active`: of experts, only those that one token passes.
-        """
+        """Return the parameters of a layer with attention; `active`: of experts those that a token passes."""
         norms = self.norms_per_layer * self.norm_parameters
         return self.attention_parameters + norms + self.mlp_part_parameters(moe, active)
 
@@ -374,20 +365,15 @@ CONVENTIONS: Mapping[str, str] = {
 """Framework -> its formula of FLOP per token."""
 
 
-def flop_per_token(
-    framework: str, shape: TransformerShape, seq_len: int, older_megatron: bool = False
-) -> float:
-    """Return the FLOP of one token in training by a framework's own formula.
-
-    `older_megatron`: Megatron-Core before 0.12.0. Raises ValueError for a framework whose log counts none.
-    """
+def flop_per_token(framework: str, shape: TransformerShape, seq_len: int) -> float:
+    """Return the FLOP of one token in training by a framework's formula; raises ValueError without one."""
     if framework not in CONVENTIONS:
         raise ValueError(f"{framework}'s log counts no FLOP; those that do: {', '.join(CONVENTIONS)}")
     scores = scores_flop_per_token(shape, sum(shape.layers_have_attention) * seq_len)
     products = TRAINING_FLOP * _counted_parameters(framework, shape)
     if framework != "megatron":
         return products + scores
-    return products + (scores if older_megatron else scores / 2) + states_flop_per_token(shape)
+    return products + scores / 2 + states_flop_per_token(shape)
 
 
 def _counted_parameters(framework: str, shape: TransformerShape) -> int:

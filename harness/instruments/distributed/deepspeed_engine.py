@@ -23,10 +23,7 @@ from harness.instruments.distributed.fake_process_group import world_size
 
 
 def choose_accelerator(device_type: str | None = None) -> None:
-    """Make deepspeed use the device of a model, `cpu` or `cuda`; None: a GPU where there is one.
-
-    By default deepspeed takes a GPU wherever it sees one, and puts the state of a model on the CPU there.
-    """
+    """Make deepspeed use `cpu` or `cuda`, where alone it takes any GPU; None: a GPU where there is one."""
     device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
     os.environ["DS_ACCELERATOR"] = device_type
     from deepspeed.accelerator import get_accelerator, set_accelerator
@@ -37,10 +34,7 @@ def choose_accelerator(device_type: str | None = None) -> None:
 
 
 def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
-    """Call `deepspeed.initialize` over the current process group, on the accelerator that was chosen.
-
-    Raises RuntimeError where there is none.
-    """
+    """Call `deepspeed.initialize` over the process group, which must exist, on the chosen accelerator."""
     import deepspeed
     from deepspeed.utils import groups
 
@@ -89,10 +83,7 @@ def programs() -> str:
 
 
 def load(operator: str) -> None:
-    """Load `operator`, compiling it first if needed, which takes a minute or two.
-
-    Every process loads it here before deepspeed does: it would compile it again with its own flags.
-    """
+    """Load `operator`, compiled first if needed, for minutes; deepspeed would compile it with other flags."""
     choose_accelerator()
     from torch.utils import cpp_extension
 
@@ -116,10 +107,7 @@ def main() -> None:
 
 
 def _clear_lock(operator: str, folder: Path) -> None:
-    """Remove the lock of a killed compilation, for which torch would wait forever.
-
-    A running compilation keeps it open (torch/utils/file_baton.py).
-    """
+    """Remove the lock of a killed compilation; a running one keeps it open (torch/utils/file_baton.py)."""
     processes = psutil.process_iter(["open_files"])
     held = {file.path for one in processes for file in one.info["open_files"] or ()}
     for lock in folder.rglob(f"{operator}/lock"):

@@ -103,10 +103,7 @@ class RingWork(dist.Work):
         self._pending: list[Any] | None = self._exchange(chunks[group.rank() - 1], self._target(0))
 
     def wait(self, *timeout: Any) -> bool:
-        """Send, receive and add until this rank's share has all ranks' summands.
-
-        Raises what a message raised; after that, RuntimeError.
-        """
+        """Send, receive and add until this rank has its share; raises what failed, then RuntimeError."""
         if self._ended:
             return True
         if self._pending is None:

@@ -30,10 +30,7 @@ STACK = "(most recent call first):"
 
 
 def _last(path: Path, count: int) -> str:
-    """Return the last `count` lines of the file; "" where there are none.
-
-    Where faulthandler has printed a stack: its innermost frames, and what was printed just before.
-    """
+    """Return the last lines of a file, or the innermost frames of its stack and what is before that."""
     lines = tail(path)
     stacks = [number for number, line in enumerate(lines) if line.endswith(STACK) and "C stack" not in line]
     if not stacks:

@@ -76,10 +76,7 @@ def answer(call: dict[str, Any], state: RankState) -> str:
 
 
 def listen(state: RankState, timeout_s: float) -> int:
-    """Open the common store on rank 0's own address and return its port, a free one.
-
-    0 where a store exists already.
-    """
+    """Open the common store on rank 0's address and return its free port; 0 where a store exists already."""
     if POOL in os.environ:
         return 0
     host = os.environ["MASTER_ADDR"]

@@ -123,10 +123,7 @@ def _role(*words: object) -> list[str]:
 
 @contextmanager
 def attended(launch: Launch | None) -> Iterator[None]:
-    """Keep the other ranks alive inside the block and shut them down on exit, however it exits.
-
-    Raises LaunchError where they cannot meet.
-    """
+    """Keep the other ranks inside the block, and shut them down however it exits. Raises LaunchError."""
     if launch is None:
         yield
         return

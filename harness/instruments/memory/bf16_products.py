@@ -42,10 +42,7 @@ SLOW = 5.0
 
 @cache
 def matmul_FLOP_per_s() -> dict[str, float]:
-    """Return the matmul rate of one thread per dtype ("fp32", "bf16"), measured once per process.
-
-    One thread, because two wait for each other on a busy machine.
-    """
+    """Return the matmul rate of one thread per dtype, measured once: two would wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

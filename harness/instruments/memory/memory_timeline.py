@@ -82,10 +82,7 @@ class Timeline(NamedTuple):
 
 
 class Ledger:
-    """Storages by number, each with its kind, and their events in order.
-
-    A storage has one kind for its entire life, whenever that becomes known.
-    """
+    """Storages by number, each with one kind for its entire life, and their events in order."""
 
     def __init__(self) -> None:
         self.events: list[MemoryEvent] = []

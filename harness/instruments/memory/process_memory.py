@@ -37,10 +37,7 @@ class SharedFile(NamedTuple):
 
 
 def tree(pid: int) -> list[int]:
-    """Return the process and all that it and its children have started and that still run, itself first.
-
-    Empty where the process has ended.
-    """
+    """Return the process and all below it that still run, itself first; none where it has ended."""
     try:
         return [pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))]
     except psutil.NoSuchProcess:

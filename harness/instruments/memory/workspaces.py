@@ -88,10 +88,7 @@ def workspaces(calls: Iterable[OperationCall]) -> dict[OperationCall, int]:
 
 
 def _ask(calls: Sequence[OperationCall]) -> list[int]:
-    """Run each call twice, the second time under the allocator's profiler.
-
-    Calls that `fast_bf16_products` replaces are not run: a replacement allocates its result alone.
-    """
+    """Run each call twice, the second time profiled, but none that a bf16 replacement would compute."""
     with torch.no_grad(), fast_bf16_products() as products, memory_profile() as profile:
         for call in calls:
             args, kwargs = tree_unflatten([_real(leaf) for leaf in call.leaves], call.spec)

@@ -106,10 +106,7 @@ class Clos:
 
 @lru_cache(maxsize=8)
 def live_spines(clos: Clos) -> LiveSpines:
-    """Return the spines that rack switches choose from.
-
-    They are next hops whose link to the other rack is up too, as with withdrawn routes.
-    """
+    """Return the spines with live links to both racks, as next hops are where routes are withdrawn."""
     live_RS = clos.live_RS
     both_RRS = live_RS[:, None, :] & live_RS[None, :, :]
     return LiveSpines(both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable"))
@@ -144,10 +141,7 @@ def place(clos: Clos, order: str, ranks: int, gpus: int, seed: int) -> IntArray:
 
 
 def failed_links(clos: Clos, nic_HG: IntArray, count: int, seed: int) -> tuple[tuple[int, int], ...]:
-    """Return `count` random links (rack, spine) of the racks that the job uses, in order.
-
-    Raises ValueError where there are fewer.
-    """
+    """Return `count` random links (rack, spine) of the job's racks; raises ValueError for too many."""
     racks = np.unique(clos.rack(nic_HG))
     if not 0 <= count <= len(racks) * clos.spines:
         raise ValueError(f"failed_uplinks={count}: the job's racks have {len(racks) * clos.spines} links")

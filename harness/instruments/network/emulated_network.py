@@ -44,10 +44,7 @@ CANNOT = {
 
 
 class Network:
-    """A topology built from namespaces; a context that removes it. Raises `Unavailable`.
-
-    With `receive_buffer_B` connections use credits, see `topology`; else by the kernel's own TCP.
-    """
+    """A topology of namespaces; a context that removes it. `receive_buffer_B`: TCP with credits."""
 
     def __init__(self, topology: Topology, receive_buffer_B: int | None = None) -> None:
         self.topology = topology
@@ -110,11 +107,7 @@ class Network:
         return list(self._ask("retransmitted"))
 
     def verify(self, link: int, asked_B_per_s: float | None) -> float:
-        """Return the rate that the link carries in its slower direction, B/s, as it is shaped now.
-
-        Raises `Unavailable` where it differs by more than 5 % from the requested rate, however long it is
-        filled.
-        """
+        """Return the rate of the slower direction, B/s; raises `Unavailable` if off by more than 5 %."""
         one, other = self.topology.links[link][:2]
         return min(self._right(link, *ends, asked_B_per_s) for ends in ((one, other), (other, one)))
 

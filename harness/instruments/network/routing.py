@@ -34,10 +34,7 @@ ALONE = -1  # marks a flow that belongs to no ring
 
 
 class Flows(NamedTuple):
-    """Columns (F,), one row per flow: NICs, bytes, ring, and the queue pair of its connection, from 0.
-
-    Flows of one ring advance at one pace; each queue pair has its own rings.
-    """
+    """A row per flow (F,): NICs, bytes, ring (in lockstep, one per queue pair), queue pair from 0."""
 
     source: IntArray
     destination: IntArray
@@ -127,10 +124,7 @@ class RoutingPolicy:
         return "addresses and ports" if self.hash_ports else "addresses"
 
     def turns(self, kind: str) -> int:
-        """Return in how many turns a ring's messages take the queue pairs; 1 where all are in use at once.
-
-        Raises ValueError where turns would differ in their number of queue pairs.
-        """
+        """Return in how many turns a ring takes its queue pairs; raises ValueError for unequal turns."""
         if self.split or kind != "allreduce" or self.queue_pairs <= IN_FLIGHT:
             return 1
         if self.queue_pairs % IN_FLIGHT:
@@ -205,10 +199,7 @@ def central(flows: Flows, clos: Clos) -> IntArray:
 
 
 def hashed(seed: int, *fields: IntArray) -> Hash:
-    """Return 64 bits per row of `fields`, hashed one field after the other.
-
-    The hash is SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014).
-    """
+    """Return 64 bits per row, by SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014)."""
     hash_ = _mixed(np.array([seed % 2**64], dtype=np.uint64))
     for field in fields:
         hash_ = _mixed(hash_ ^ field.astype(np.uint64))
@@ -228,10 +219,7 @@ def _scaled(high_F: Hash, count: Hash | np.uint64) -> IntArray:
 
 
 def _place(clos: Clos, one_P: IntArray, other_P: IntArray, size_B_P: FloatArray) -> IntArray:
-    """Place pairs greedily.
-
-    Pairs that share no rack on either side are placed at once, which gives the same as one after the other.
-    """
+    """Place pairs greedily; those that share no rack at once, which gives the same as one by one."""
     load_2RS = np.zeros((2, clos.racks, clos.spines))
     down_RS = np.where(clos.live_RS, 0.0, np.inf)
     spine_P = np.full(len(one_P), IN_RACK, dtype=np.int64)
@@ -278,10 +266,7 @@ QueuePairs = Annotated[int, Bounds(at_least=1, at_most=64)]  # connections of ea
 
 
 def qp_scaling(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -> Subject:
-    """Several connections, which a hash of addresses cannot tell apart.
-
-    `split`: each message takes all of them, else one in turn.
-    """
+    """Several connections, which a hash of addresses cannot tell apart; `split`: a message takes all."""
     policy = RoutingPolicy(queue_pairs=queue_pairs, split=split)
     try:
         policy.turns("allreduce")

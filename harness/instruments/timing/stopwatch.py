@@ -31,10 +31,7 @@ Work = Callable[[], object]
 
 
 class ClockTimer:
-    """A timer for work that is complete when its call returns, as on the CPU. `clock()` returns seconds.
-
-    A timer measures a number of calls, with the device idle before and after.
-    """
+    """A timer for work that is complete when its call returns, as on the CPU. `clock()` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock

@@ -6,10 +6,7 @@ LONGEST = 280  # characters of a message, so that it has at most 300 with the co
 
 
 class TraceError(ValueError):
-    """A trace cannot be used; the message says in one line what is missing and how to record it.
-
-    A longer message is cut in the middle.
-    """
+    """A trace cannot be used: one line, cut in the middle, on what is missing and how to record it."""
 
     def __init__(self, message: str) -> None:
         """Keep the message as one line."""

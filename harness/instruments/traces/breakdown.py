@@ -68,11 +68,7 @@ class Matching:
 
 
 def match(activities: Sequence[Activity], align: bool | None = None) -> Matching:
-    """Return who waits for whom.
-
-    `align` says whether clocks are shifted; None: where hosts differ or are unknown, and the clocks
-    contradict each other.
-    """
+    """Return who waits for whom. `align`: shift clocks; None: if hosts may differ and they contradict."""
     count = len(activities)
     nothing = Matching(tuple({} for _ in activities), (0,) * count, "", 0, ())
     if count == 1:
@@ -308,10 +304,7 @@ def _of_rank(activity: Activity, waits: Mapping[int, Wait], numbers: tuple[int, 
 
 
 def _activities(traces: Sequence[RankTrace], patterns: tuple[str, ...]) -> list[Activity]:
-    """Return the ranks' activities.
-
-    Where steps are not marked and the ranks show different numbers of them, each rank is one step.
-    """
+    """Return the ranks' activities; each is one step where unmarked steps differ in number."""
     found = [Activity(trace, patterns) for trace in traces]
     if all(one.found_steps.how for one in found) and len({len(one.steps) for one in found}) > 1:
         return [Activity(trace, patterns, whole=True) for trace in traces]

@@ -156,10 +156,7 @@ class SentencePart(NamedTuple):
 
 
 def sentence(of: Breakdown, named: Sequence[Cause]) -> str:
-    """Return where the time goes, largest first, from a share of `LEAST_SHARE` on.
-
-    A rank is named as waited for only where `named` has it.
-    """
+    """Return where the time goes, largest first; a rank is named as waited for only where `named` has it."""
     shown = [part for part in _parts(of, named) if part.share >= LEAST_SHARE]
     rest = 1 - sum(part.share for part in shown)
     texts = [f"{100 * part.share:.0f} % {part.words}" for part in shown]

@@ -337,10 +337,7 @@ class Communication:
         return inner, in_symmetric
 
     def _by_external_id(self, events: Ints) -> Ints:
-        """Return the operators that events without a launch name by their number, -1 for none.
-
-        Older versions write the correlation number in place of it.
-        """
+        """Return operators by the events' numbers, else -1: older versions write the correlation there."""
         trace = self.trace
         operators = np.flatnonzero(self._hosts & (trace.external_id >= 0))
         found = having(operators, trace.external_id[operators], trace.external_id[events])

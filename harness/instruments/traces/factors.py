@@ -48,10 +48,7 @@ def _backward(activity: Activity, layer: Ints) -> Ints:
 
 
 class TimeShare(NamedTuple):
-    """A part of every step.
-
-    `detail` says more of the state: the collective, the rank that is waited for, the kind of copy.
-    """
+    """A part of every step; `detail`: the collective, the rank that is waited for, the kind of copy."""
 
     state: State
     detail: str

@@ -44,10 +44,7 @@ def terminal_width() -> int:
 
 
 def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return a table as lines of at most `width` characters.
-
-    The first column is text. Columns that do not fit follow below, with the first column again.
-    """
+    """Return a table as lines of a width; columns that do not fit follow below, with the first one again."""
     heads = [head[0], *(_narrow(name, [row[i] for row in rows]) for i, name in enumerate(head) if i)]
     sizes = [
         max(len(line) for cell in (heads[i], *(row[i] for row in rows)) for line in cell.split("\n"))
@@ -63,10 +60,7 @@ def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> li
 
 
 def shortened_name(name: str, length: int) -> str:
-    """Return a name of at most so many characters.
-
-    Parameters go first, then the middle of the template arguments, then the middle of all.
-    """
+    """Return a short name: without parameters, then the middle of template arguments, then of all."""
     if len(name) > length:
         name, _ = _without(name, "()")
     if len(name) > length:
@@ -128,10 +122,7 @@ ROWS = 15  # rows of work that are shown
 
 
 def tables(of: Breakdown) -> list[TraceTable]:
-    """Return the shares, the factors, the ranks where there are several, and the largest parts.
-
-    Names are whole. Communication on a device has a table of its kernels.
-    """
+    """Return shares, factors, ranks, the largest parts and communication on a device, names whole."""
     shares = [(one.name, _ms(one.mean_s), _percent(one.mean_s / of.step_s)) for one in of.shares]
     shares.append(("sum", _ms(of.step_s), "100.0"))
     factors = [(of.factors.base_name, "", _ms(of.factors.base_s))]
@@ -168,10 +159,7 @@ def _work_table(of: Breakdown) -> TraceTable:
 
 
 def _communication_table(of: Breakdown) -> TraceTable:
-    """Return the kernels of the first rank that communicate, and how each was recognized.
-
-    Their times are sums of durations: kernels that run at the same time count each.
-    """
+    """Return the first rank's kernels that communicate and how each was recognized; times are summed."""
     rank = of.ranks[0]
     trace, how = rank.activity.trace, rank.activity.on_device.recognized_by
     events = np.flatnonzero((how > 0) & np.isin(rank.activity.step_at(trace.start_ns), rank.chosen))

@@ -109,9 +109,7 @@ def _next_event(activity: Activity, on_device: Mask, at_ns: Ints) -> Ints:
     """Return the next event of the device that starts at or after each instant, -1 where there is none."""
     events = np.flatnonzero(on_device)
     at = np.searchsorted(activity.trace.start_ns[events], at_ns)
-    found = np.full(len(at_ns), -1, np.int64)
-    found[at < len(events)] = events[at[at < len(events)]]
-    return found
+    return np.append(events, -1)[at]
 
 
 def _idle_states(activity: Activity, at_ns: Ints, following: Ints) -> Ints:
@@ -142,10 +140,9 @@ def _joined(cut: Segments) -> Segments:
     """Return the same states with equal neighbours as one segment."""
     if not len(cut.start_ns):
         return cut
+    columns = (cut.state, cut.event, cut.slower_rank, cut.step)
     same = cut.end_ns[:-1] == cut.start_ns[1:]
-    for column in (cut.state, cut.event, cut.slower_rank, cut.step):
+    for column in columns:
         same &= column[:-1] == column[1:]
-    first = np.concatenate(([True], ~same))
-    last = np.concatenate((~same, [True]))
-    rest = (column[first] for column in (cut.state, cut.event, cut.slower_rank, cut.step))
-    return Segments(cut.start_ns[first], cut.end_ns[last], *rest)
+    first, last = np.append(True, ~same), np.append(~same, True)
+    return Segments(cut.start_ns[first], cut.end_ns[last], *(column[first] for column in columns))

@@ -130,10 +130,7 @@ class RankTrace:
         return pieces(self.start_ns[at], self.end_ns[at], at)
 
     def around(self, marks: Mask, events: Ints, inner: bool = False) -> Ints:
-        """Return in which of the marked events each one begins on its track, -1 for none. [events]
-
-        That is the outermost, or the innermost of nested ones. An event of -1 begins in none.
-        """
+        """Return the outermost or innermost marked event around each on its track, -1 for none. [events]"""
         known = np.maximum(events, 0)
         track = np.where(events >= 0, self.track_of[known], -1)
         found = np.full(len(events), -1, np.int64)

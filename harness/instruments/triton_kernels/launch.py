@@ -187,10 +187,7 @@ def compiled_on_cpu() -> Iterator[None]:
 
 
 def run_compiled(function: Any, grid: Any, arguments: Sequence[Any], constexprs: Mapping[str, Any]) -> None:
-    """Run a `@triton.jit` function once per point of `grid`, by as many threads as torch has.
-
-    Raises what `targets.lowered` and `MachineCode` raise, and TypeError for an argument of another kind.
-    """
+    """Run a `@triton.jit` function per point of `grid`, by torch's threads; raises TypeError, `lowered`'s."""
     names = function.arg_names
     constants = {names[i] for i in function.constexprs}
     given = {**dict(zip(names, arguments, strict=False)), **constexprs}

@@ -140,10 +140,7 @@ class Compilation(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What one thread and one program of a kernel need on `target`.
-
-    `registers` and `spilled_registers`: see `KernelUsage`. `shared_memory_B`: per program.
-    """
+    """What one thread (registers, see `KernelUsage`) and one program (shared memory) need on `target`."""
 
     target: str
     registers: int
@@ -156,10 +153,7 @@ class CompilationFailed(Exception):
 
 
 def usage(compilation: Compilation, target: str) -> Usage:
-    """Compile for one of TARGETS and return what the kernel needs.
-
-    Raises ValueError for another target, `Unavailable` where a tool is missing, `CompilationFailed`.
-    """
+    """Return what a kernel needs on one of TARGETS; raises ValueError, `Unavailable`, `CompilationFailed`."""
     compiled = _compile(compilation, target)
     found = of_cubin(compiled.asm["cubin"]) if target in NVIDIA else of_hsaco(compiled.asm["hsaco"])
     (kernel,) = (one for one in found if one.name == compiled.metadata.name)

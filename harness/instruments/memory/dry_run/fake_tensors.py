@@ -77,10 +77,7 @@ They are released before it ends."""
 
 
 class _InPlace(NamedTuple):
-    """An operation whose result may reuse its first argument's storage in a real run.
-
-    It does so if that storage is released now.
-    """
+    """An operation whose result takes its first argument's storage in a real run, if that goes now."""
 
     written: int  # storages by address
     result: int
@@ -321,10 +318,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def logged(log: StorageLog, random_states: bool = True) -> Iterator[StorageLog]:
-    """Run the block on fake tensors with `log` over them; resized storages are logged too.
-
-    `random_states`: also log saved states of the CPU's generator, which are in the CPU's memory only.
-    """
+    """Run the block on fake tensors with `log` over them; `random_states`: also the CPU generator's."""
     states = _random_states(log) if random_states else nullcontext()
     with torch_internals.fake_tensor_mode(), _resizes(log), states, log:
         _ACTIVE.append(log)

@@ -101,10 +101,7 @@ class Piece(NamedTuple):
 
 
 class Repetition:
-    """What one more layer inserts into a timeline, from those of n and n + 1 layers.
-
-    Raises `NotUniformError` where it does more than to insert.
-    """
+    """What one more layer inserts into a timeline; raises `NotUniformError` where it does more."""
 
     def __init__(self, fewer: Timeline, more: Timeline, by_distance: bool = False):
         self._round_to_B = fewer.round_to_B
@@ -333,10 +330,7 @@ def _phases(items: Sequence[Item], since: int) -> list[Phase]:
 
 
 def insertions(fewer: Sequence[int], more: Sequence[int]) -> list[Insertion]:
-    """Return the stretches of `more` without which it is `fewer`, each a repetition of what is before it.
-
-    Raises `NotUniformError` where there are none such.
-    """
+    """Return the stretches of `more`, repetitions, without which it is `fewer`; raises `NotUniformError`."""
     found: list[Insertion] = []
     left = right = 0
     while True:
