@@ -248,7 +248,6 @@ def undisturbed_s(asked: str, folder: Path) -> float:
 
 @contextmanager
 def cluster(asked: list[str], folder: Path) -> Iterator[None]:
-    """Let a Slurm cluster of this machine run, where a sweep is asked for on one."""
     needed = any(one.endswith("@slurm") for one in asked)
     if needed and (reason := why_not()):
         sys.exit(f"no Slurm: {reason}")

@@ -15,7 +15,6 @@ MOST_FILES = 520  # Python files of harness and suites at most
 
 
 def main() -> None:
-    """Print a line per folder, the largest of its parts below it, and the number of files."""
     tracked = subprocess.run(["git", "ls-files", *CEILINGS], cwd=ROOT, capture_output=True, text=True).stdout
     files = [Path(name) for name in tracked.splitlines() if name.endswith((".py", ".yaml"))]
     lines = {file: len((ROOT / file).read_text().splitlines()) for file in files if (ROOT / file).is_file()}

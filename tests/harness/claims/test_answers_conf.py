@@ -128,12 +128,10 @@ ANSWERS = [one for part in read_yaml(CONF / "answers.yaml")["claims"].values() f
 
 
 def words(text):
-    """Return a text whatever its case, spaces and quotation marks."""
     return " ".join(re.sub(r"[\"“”'’‘*]", "", text).lower().split())
 
 
 def same_words(one, other):
-    """Return whether a quotation is contained in another."""
     shorter, longer = sorted((words(one), words(other)), key=len)
     return all(part in longer for part in shorter.split(" … "))
 

@@ -66,7 +66,6 @@ def _needs_cgroup():
 
 
 def inside(group, code, *arguments):
-    """Run the code in a process of the group, once it gets a line."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     group.enter(process.pid)
@@ -185,7 +184,6 @@ def test_the_next_start_removes_what_was_left_and_only_that(monkeypatch):
 
 
 def guards(folder):
-    """Return the processes that wait to remove that group."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

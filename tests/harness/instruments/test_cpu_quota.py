@@ -136,7 +136,6 @@ ABLE = {"": "cpu memory pids\n", "user": "cpu memory\n", "user/session": "\n"}
 
 
 def tree(tmp_path, monkeypatch, own, mountinfo, groups):
-    """Write what /proc and the mount would contain; return the mount."""
     monkeypatch.setattr(module, "PROC", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     mount = tmp_path / "mount"

@@ -33,7 +33,6 @@ def project_with(examples, folder, own):
 
 
 def python(folder, *words):
-    """Run Python in the project; its output is captured."""
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,

@@ -19,7 +19,6 @@ def marked(monkeypatch):
 
 
 def bearing(mark):
-    """Return the processes with the mark, except this one."""
     found, entry = [], f"{MARK}={mark}".encode()
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):
@@ -30,7 +29,6 @@ def bearing(mark):
 
 
 def running(mark, word):
-    """Return those with that word in their command."""
     found = []
     for process in bearing(mark):
         with suppress(psutil.Error):
@@ -64,7 +62,6 @@ def left(mark):
 
 
 def network_namespaces():
-    """Return the network namespaces that some process of this machine is in."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/ns/net"):
         with suppress(OSError):

@@ -52,7 +52,6 @@ def moved(network, sender, receiver, count_B, times=1):
 
 
 def needs_namespaces():
-    """Skip where there are no namespaces."""
     try:
         privileges()
     except Unavailable as error:

@@ -61,7 +61,6 @@ MODEL_TYPES = ("llama", "mistral", "qwen2")
 
 
 def workload(draw: random.Random) -> dict[str, Any]:
-    """Return a random small model with its batch."""
     kv_heads, groups = draw.choice([1, 2, 4]), draw.choice([1, 2])
     hidden_size = kv_heads * groups * draw.choice([16, 32])
     fields: dict[str, Any] = {

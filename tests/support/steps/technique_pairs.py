@@ -52,7 +52,6 @@ class Tried(NamedTuple):
 
 
 def combined() -> list[tuple[str, ...]]:
-    """Return each technique alone, then each pair."""
     known = names()
     return [*((one,) for one in known), *combinations(known, 2)]
 
@@ -92,7 +91,6 @@ def subject_of(suite: str, fields: dict[str, Any], chosen: tuple[str, ...]) -> A
 
 
 def tried(suite: str, fields: dict[str, Any], chosen: tuple[str, ...], start: bool = True) -> Tried:
-    """Build, check and measure; or build alone."""
     try:
         subject = subject_of(suite, fields, chosen)
     except Unavailable as reason:
@@ -112,7 +110,6 @@ def tried(suite: str, fields: dict[str, Any], chosen: tuple[str, ...], start: bo
 
 
 def run(suite: str, subject: Any) -> None:
-    """Start a session, check it, and take a sample."""
     module = import_module(code_of(suite).module)
     with ExitStack() as stack:
         session = prepared(module, subject)

@@ -74,7 +74,6 @@ def swept(intervals: dict[str, list[tuple[int, int]]], begin: int, end: int) -> 
 
 
 def _running(intervals: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return whether any interval runs after each time but the last."""
     begun = np.searchsorted(np.sort(intervals[:, 0]), at[:-1], side="right")
     ended = np.searchsorted(np.sort(intervals[:, 1]), at[:-1], side="right")
     return begun > ended

@@ -106,7 +106,6 @@ def mark(monkeypatch):
 
 
 def ranks(mark):
-    """Return the ranks themselves, not their relays."""
     relays = {process.pid for process in running(mark, REMOTE)}
     return [
         one for one in running(mark, "harness.instruments.distributed.rank_worker") if one.pid not in relays

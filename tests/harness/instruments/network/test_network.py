@@ -148,7 +148,6 @@ def fabric(hashing_ports):
 
 
 def egress(network, count, host=0):
-    """Return the links by which leaf0 sends connections of a host from so many ports to h2."""
     ports = range(40000, 40000 + count)
     return network.egress_links([Flow("leaf0", host, f"h{host}", port, "h2", 5000) for port in ports])
 
