@@ -148,18 +148,11 @@ def _effective(samples: Floats) -> float:
     return count * (1 - r) / (1 + r)
 
 
-class SentencePart(NamedTuple):
-    """One part of the sentence: a share of the step from 0 to 1, and words for it."""
-
-    share: float
-    words: str
-
-
 def sentence(of: Breakdown, named: Sequence[Cause]) -> str:
     """Return where the time goes, largest first; a rank is named as waited for only where `named` has it."""
-    shown = [part for part in _parts(of, named) if part.share >= LEAST_SHARE]
-    rest = 1 - sum(part.share for part in shown)
-    texts = [f"{100 * part.share:.0f} % {part.words}" for part in shown]
+    shown = {words: share for words, share in _parts(of, named).items() if share >= LEAST_SHARE}
+    rest = 1 - sum(shown.values())
+    texts = [f"{100 * share:.0f} % {words}" for words, share in shown.items()]
     if rest >= 0.005:
         texts.append(f"{100 * rest:.0f} % other")
     slow = [cause for cause in named if cause.rank >= 0 and cause.state != State.WAITING_FOR_RANK]
@@ -167,15 +160,14 @@ def sentence(of: Breakdown, named: Sequence[Cause]) -> str:
     return "; ".join(filter(None, [", ".join(texts), ", ".join(why)])) + "."
 
 
-def _parts(of: Breakdown, named: Sequence[Cause]) -> list[SentencePart]:
-    """Return the parts of a step, largest first; they sum to 1."""
+def _parts(of: Breakdown, named: Sequence[Cause]) -> dict[str, float]:
+    """Return the shares of a step by their words, largest first; they sum to 1."""
     waited = {f"rank {cause.rank}" for cause in named if cause.state == State.WAITING_FOR_RANK}
     table: dict[str, float] = {}
     for share in of.shares:
         words = _words(of, share.state, share.detail, waited)
         table[words] = table.get(words, 0.0) + share.mean_s / of.step_s
-    found = [SentencePart(share, words) for words, share in table.items()]
-    return sorted(found, key=lambda part: -part.share)
+    return dict(sorted(table.items(), key=lambda part: -part[1]))
 
 
 def _words(of: Breakdown, state: State, detail: str, waited: set[str]) -> str:
@@ -216,50 +208,9 @@ GRAPHS = {"CUDA": "^cu(da)?(Launch|Graph|Memcpy|Memset)", "HIP": "^hip"}
 GAPS = (State.PREPARING, State.CALLING)
 
 
-class Launches(NamedTuple):
-    """The launches of one rank per step, and its launch gaps. Times are in seconds."""
-
-    launched: float
-    by_graphs: float  # share of the kernels that graphs launch
-    graphs: float  # launches of graphs
-    interval_s: float  # median between the calls of neighbouring launches
-    kernel_s: float  # median
-    gap_s: float
-    pauses: float  # gaps longer than `PAUSE_ns`
-    pause_s: float
-    host: str  # what the host does in the middle of the longest pause, "" where that is not known
-
-
 def advice(of: Breakdown) -> list[str]:
     """Return what follows from the trace, a line each; [] where nothing does."""
     return [line for line in (_of_launches(of), _of_loader(of)) if line]
-
-
-def launches(rank: RankBreakdown) -> Launches | None:
-    """Return a rank's launches and launch gaps, None without a device or without launches."""
-    activity, trace = rank.activity, rank.activity.trace
-    events = np.flatnonzero(trace.of_kind(EventKind.KERNEL, EventKind.COPY) & (trace.launch_of >= 0))
-    called_ns = trace.start_ns[trace.launch_of[events]]
-    events = events[np.isin(activity.step_at(called_ns), rank.chosen)]
-    if not len(events):
-        return None
-    calls = np.unique(trace.launch_of[events])
-    graphs = trace.named(r"(?i)GraphLaunch")
-    kernels = events[trace.kind[events] == EventKind.KERNEL]
-    gaps_ns, middle_ns = _gaps(rank)
-    long = gaps_ns > PAUSE_ns
-    count = len(rank.chosen)
-    return Launches(
-        launched=len(calls) / count,
-        by_graphs=float(np.mean(graphs[trace.launch_of[kernels]])) if len(kernels) else 0.0,
-        graphs=float(np.sum(graphs[calls])) / count,
-        interval_s=float(np.median(np.diff(trace.start_ns[calls]))) / 1e9 if len(calls) > 1 else 0.0,
-        kernel_s=float(np.median((trace.end_ns - trace.start_ns)[events])) / 1e9,
-        gap_s=float(gaps_ns.sum()) / 1e9 / count,
-        pauses=float(long.sum()) / count,
-        pause_s=float(gaps_ns[long].sum()) / 1e9 / count,
-        host=_host_at(rank, int(middle_ns[gaps_ns.argmax()])) if long.any() else "",
-    )
 
 
 def _gaps(rank: RankBreakdown) -> tuple[Ints, Ints]:
@@ -286,39 +237,47 @@ def _host_at(rank: RankBreakdown, at_ns: int) -> str:
 
 
 def _of_launches(of: Breakdown) -> str:
-    gap = sum(of.share_of(state) for state in GAPS)
-    slowest = max(of.ranks, key=lambda one: sum(one.share_of(state) for state in GAPS))
-    found = launches(slowest) if gap >= LEAST_SHARE else None
-    if found is None:
+    """Return what launches and gaps show of the rank with most gaps, "" without a device or launches."""
+    rank = max(of.ranks, key=lambda one: sum(one.share_of(state) for state in GAPS))
+    trace, steps = rank.activity.trace, len(rank.chosen)
+    events = np.flatnonzero(trace.of_kind(EventKind.KERNEL, EventKind.COPY) & (trace.launch_of >= 0))
+    called_ns = trace.start_ns[trace.launch_of[events]]
+    events = events[np.isin(rank.activity.step_at(called_ns), rank.chosen)]
+    if sum(of.share_of(state) for state in GAPS) < LEAST_SHARE or not len(events):
         return ""
-    rank = f" of rank {slowest.rank}" if len(of.ranks) > 1 else ""
-    return f"Launch gaps{rank}: {_facts(found)}{_pauses(found)}{_remaining(slowest, found)}"
+    calls = np.unique(trace.launch_of[events])
+    kernel_s = float(np.median((trace.end_ns - trace.start_ns)[events])) / 1e9
+    every = ""
+    if len(calls) > steps:
+        interval_s = float(np.median(np.diff(trace.start_ns[calls]))) / 1e9
+        every = f", one every {_short(interval_s)} on the host"
+    count = f"{_counted(len(calls) / steps)} {'launch' if len(calls) == steps else 'launches'} per step"
+    gaps_ns, middle_ns = _gaps(rank)
+    long_ns = gaps_ns[gaps_ns > PAUSE_ns]
+    gap_s, pause_s = (float(one.sum()) / 1e9 / steps for one in (gaps_ns, long_ns))
+    pauses = ""
+    if pause_s:
+        longest = _host_at(rank, int(middle_ns[gaps_ns.argmax()]))
+        host = f"; in the longest the host is in {shortened(longest, 50)}" if longest else ""
+        pauses = f" Pauses of more than {_short(PAUSE_ns / 1e9)}: {_counted(len(long_ns) / steps)} per step"
+        pauses += f", {_ms(pause_s)} of {_ms(gap_s)}{host}."
+    name = f" of rank {rank.rank}" if len(of.ranks) > 1 else ""
+    work = f"each for {_short(kernel_s)} of work (medians)"
+    remaining = _remaining(rank, events, gap_s - pause_s)
+    return f"Launch gaps{name}: {count}{every}, {work}.{pauses}{remaining}"
 
 
-def _facts(found: Launches) -> str:
-    every = f", one every {_short(found.interval_s)} on the host" if found.launched > 1 else ""
-    work = f"each for {_short(found.kernel_s)} of work (medians)"
-    noun = "launch" if found.launched == 1 else "launches"
-    return f"{_counted(found.launched)} {noun} per step{every}, {work}."
-
-
-def _pauses(found: Launches) -> str:
-    if not found.pause_s:
-        return ""
-    host = f"; in the longest the host is in {shortened(found.host, 50)}" if found.host else ""
-    long = f" Pauses of more than {_short(PAUSE_ns / 1e9)}: {_counted(found.pauses)} per step"
-    return f"{long}, {_ms(found.pause_s)} of {_ms(found.gap_s)}{host}."
-
-
-def _remaining(rank: RankBreakdown, found: Launches) -> str:
-    """Return what graphs would leave of the step, on devices that have them."""
-    if found.by_graphs >= 0.5:
-        share = 100 * found.by_graphs
-        return f" Graphs launch {share:.0f} % of the kernels ({_counted(found.graphs)} per step)."
-    short_s = found.gap_s - found.pause_s
+def _remaining(rank: RankBreakdown, events: Ints, short_s: float) -> str:
+    """Return what graphs would leave of the step, on devices that have them; `short_s`: gaps, no pauses."""
     trace = rank.activity.trace
-    vendor = next((name for name, calls in GRAPHS.items() if trace.named(calls).any()), "")
-    if not vendor or found.launched < 2:
+    graphs, calls = trace.named(r"(?i)GraphLaunch"), np.unique(trace.launch_of[events])
+    kernels = events[trace.kind[events] == EventKind.KERNEL]
+    share = float(np.mean(graphs[trace.launch_of[kernels]])) if len(kernels) else 0.0
+    if share >= 0.5:
+        launched = _counted(float(np.sum(graphs[calls])) / len(rank.chosen))
+        return f" Graphs launch {100 * share:.0f} % of the kernels ({launched} per step)."
+    vendor = next((name for name, begins in GRAPHS.items() if trace.named(begins).any()), "")
+    if not vendor or len(calls) < 2 * len(rank.chosen):
         return ""
     if short_s < LEAST_SHARE * rank.step_s:
         return f" Other gaps take less than 3 % of the step, so {vendor} graphs would gain little."

@@ -231,14 +231,6 @@ class Phase(NamedTuple):
     items: list[Item]
 
 
-class Insertion(NamedTuple):
-    """Where the longer of two sequences has more: before `before` of the shorter, from `start` of its own."""
-
-    before: int
-    start: int
-    length: int
-
-
 def phases_of(fewer: Timeline, more: Timeline, by_distance: bool = False) -> list[tuple[Phase, Phase]]:
     """Return the phases of both in pairs; raises `NotUniformError` where they have other phases.
 
@@ -329,9 +321,9 @@ def _phases(items: Sequence[Item], since: int) -> list[Phase]:
     return [Phase(name, steady, [item for _, item in group]) for (name, steady), group in numbered]
 
 
-def insertions(fewer: Sequence[int], more: Sequence[int]) -> list[Insertion]:
+def insertions(fewer: Sequence[int], more: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return the stretches of `more`, repetitions, without which it is `fewer`; raises `NotUniformError`."""
-    found: list[Insertion] = []
+    found: list[tuple[int, int, int]] = []  # before which of `fewer`, from which of `more` on, how many
     left = right = 0
     while True:
         same = _run(fewer, left, more, right)
@@ -339,7 +331,7 @@ def insertions(fewer: Sequence[int], more: Sequence[int]) -> list[Insertion]:
         if left == len(fewer) and right == len(more):
             return found
         length = _length(fewer, left, more, right)
-        found.append(Insertion(left, right, length))
+        found.append((left, right, length))
         right += length
 
 
