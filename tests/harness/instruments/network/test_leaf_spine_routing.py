@@ -70,12 +70,11 @@ def test_queue_pairs_carry_equal_parts_of_each_connection(hosts, gpus, pairs, ki
         assert len(set(parts.ring)) == gpus * pairs
 
 
-@pytest.mark.parametrize("ranks", [2, 8, 1024])
-def test_a_nic_at_full_rate_gives_its_rate_as_bus_bandwidth(ranks):
+def test_a_nic_at_full_rate_gives_its_rate_as_bus_bandwidth():
     """The property that nccl-tests defines it by."""
-    sent_B = flows_of("allreduce", nics(ranks, 1), 1e9).size_B[0]
-    assert bus_bandwidth("allreduce", ranks, 1e9, sent_B / 5e10) == pytest.approx(5e10)
-    assert bus_bandwidth("alltoall", ranks, 1e9, sent_B / 2 / 5e10) == pytest.approx(5e10)
+    sent_B = flows_of("allreduce", nics(8, 1), 1e9).size_B[0]
+    assert bus_bandwidth("allreduce", 8, 1e9, sent_B / 5e10) == pytest.approx(5e10)
+    assert bus_bandwidth("alltoall", 8, 1e9, sent_B / 2 / 5e10) == pytest.approx(5e10)
 
 
 def flows_between(source, destination, size_B=1.0, queue_pair=0):
