@@ -53,11 +53,7 @@ def sent(interface: str) -> Count:
 
 
 def line_rate(begin: Count, end: Count, segment_B: int, frame_B: int) -> float:
-    """Return B/s on the line between two counts, each frame with its header.
-
-    A packet that the kernel passes on in one piece, to be cut into frames of `segment_B` bytes of data later,
-    counts with one header.
-    """
+    """Return B/s on the line between two counts; what is cut into frames later has one header."""
     head_B = frame_B - segment_B
     data_B = end.bytes_B - begin.bytes_B - head_B * (end.packets - begin.packets)
     return data_B * frame_B / segment_B / (end.at_s - begin.at_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,6 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 IN_RACK = -1  # placeholder for a spine and its links where a flow stays in its rack
-
-
-class LiveSpines(NamedTuple):
-    """Spines that connect two racks: how many (R, R), and which, those first (R, R, S)."""
-
-    count_RR: IntArray
-    spine_RRS: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +98,11 @@ class Clos:
 
 
 @lru_cache(maxsize=8)
-def live_spines(clos: Clos) -> LiveSpines:
-    """Return the spines with live links to both racks, as next hops are where routes are withdrawn."""
+def live_spines(clos: Clos) -> tuple[IntArray, IntArray]:
+    """Return how many spines have live links to two racks (R, R), and which, those first (R, R, S)."""
     live_RS = clos.live_RS
     both_RRS = live_RS[:, None, :] & live_RS[None, :, :]
-    return LiveSpines(both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable"))
+    return both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable")
 
 
 ROUNDS = 1 << 20  # distance between the seeds of two runs, so that their placements differ

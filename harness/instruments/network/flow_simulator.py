@@ -140,10 +140,7 @@ def simulate(
 def simulate_routed(
     clos: Clos, kind: str, ranks: int, size_B: float, flows: Flows, spine_F: IntArray, turns: int = 1
 ) -> CollectiveResult:
-    """Simulate one collective whose flows use the given spines (F,), as real switches chose them.
-
-    `flows` are those of all queue pairs, used in so many `turns`. Raises ValueError as `Clos.paths`.
-    """
+    """Simulate a collective by given spines (F,), in `turns`; raises ValueError as `Clos.paths`."""
     turn_F = flows.queue_pair * turns // (flows.queue_pair.max() + 1)
     load_B_TL = [
         _loads_B(clos, Flows(*(column[turn_F == turn] for column in flows)), spine_F[turn_F == turn])

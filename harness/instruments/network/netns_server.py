@@ -93,27 +93,29 @@ class NetnsServer:
     """The nodes' namespaces, with a netlink socket in each."""
 
     def __init__(
-        self, prefix: str, topology: Topology, receive_buffer_B: int | None, stack: ExitStack
+        self, prefix: str, stack: ExitStack, topology: dict[str, Any], receive_buffer_B: int | None
     ) -> None:
-        self._topology = topology
-        self._names = {node: f"{prefix}-{node}" for node in topology.nodes}
+        links = tuple(map(Link._make, topology["links"]))
+        parts = (tuple(topology["hosts"]), tuple(topology["switches"]), links)
+        self._topology = Topology(*parts, topology["frame_B"])
+        self._names = {node: f"{prefix}-{node}" for node in self._topology.nodes}
         self._kernels: dict[str, IPRoute] = {}
         for node, name in self._names.items():
             netns.create(name)
-            self._configure(name, forwards=node in topology.switches)
+            self._configure(name, forwards=node in self._topology.switches)
             if receive_buffer_B is not None:
                 with entered(name):
                     limit_window(receive_buffer_B)
             self._kernels[node] = stack.enter_context(IPRoute(netns=name))
-        for index in range(len(topology.links)):
+        for index in range(len(links)):
             self._add_link(index)
         metrics = {} if receive_buffer_B is None else {"metrics": METRICS}
         for node, kernel in self._kernels.items():
             kernel.link("set", index=kernel.link_lookup(ifname="lo")[0], state="up")
-            for route in topology.routes(node):
+            for route in self._topology.routes(node):
                 hops = [{"gateway": str(one), "hops": 0} for one in route.gateways]
                 kernel.route("add", dst=str(route.subnet), multipath=hops, **metrics)
-        for index, link in enumerate(topology.links):
+        for index, link in enumerate(links):
             self.rate(index, link.rate_B_per_s)
 
     def rate(self, link: int, rate_B_per_s: float | None) -> None:
@@ -263,18 +265,9 @@ def error_text(error: Exception, doing: str) -> str:
     return f"{kind}{error}".splitlines()[0]
 
 
-def build(
-    prefix: str, stack: ExitStack, topology: dict[str, Any], receive_buffer_B: int | None
-) -> NetnsServer:
-    """Return the server of a new network."""
-    links = tuple(map(Link._make, topology["links"]))
-    nodes = Topology(tuple(topology["hosts"]), tuple(topology["switches"]), links, topology["frame_B"])
-    return NetnsServer(prefix, nodes, receive_buffer_B, stack)
-
-
 def main() -> None:
     """Answer until the input ends: a new network by the process that owns its namespaces."""
-    prefix, server = sys.argv[1], None
+    server = None
     Path(NAMESPACES).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         for line in sys.stdin:
@@ -282,7 +275,8 @@ def main() -> None:
             do = request.pop("do")
             try:
                 if do == "build":
-                    server, answer = build(prefix, stack, **request), os.getpid()
+                    server = NetnsServer(sys.argv[1], stack, **request)
+                    answer: Any = os.getpid()
                 else:
                     answer = getattr(server, do)(**request)
                 reply: dict[str, Any] = {"answer": answer}

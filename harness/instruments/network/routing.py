@@ -52,7 +52,7 @@ def flows_of(kind: str, nic_HG: IntArray, size_B: float, queue_pairs: int = 1) -
     """
     if len(nic_HG) < 2:
         raise ValueError(f"no flows: a collective on {len(nic_HG)} host does not touch the network")
-    rows = _ring(nic_HG, size_B) if kind == "allreduce" else _pairs(nic_HG, size_B)
+    rows = _whole(kind, nic_HG, size_B)
     parts = [part(rows, number, queue_pairs) for number in range(queue_pairs)]
     return Flows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -77,22 +77,18 @@ def bus_bandwidth(kind: str, ranks: int, size_B: float, time_s: float) -> float:
     return size_B / time_s * passes * (ranks - 1) / ranks
 
 
-def _ring(nic_HG: IntArray, size_B: float) -> Flows:
-    hosts, gpus = nic_HG.shape
-    hop_B = 2 * (nic_HG.size - 1) / nic_HG.size * size_B / gpus
-    before_HG = np.roll(nic_HG, 1, axis=0)
-    return _rows(nic_HG.ravel(), before_HG.ravel(), hop_B, np.tile(np.arange(gpus), hosts))
-
-
-def _pairs(nic_HG: IntArray, size_B: float) -> Flows:
-    host_N, nic_N = np.repeat(np.arange(len(nic_HG)), nic_HG.shape[1]), nic_HG.ravel()
-    one, other = np.nonzero(host_N[:, None] != host_N)
-    return _rows(nic_N[one], nic_N[other], size_B / nic_HG.size, np.full(len(one), ALONE))
-
-
-def _rows(source: IntArray, destination: IntArray, each_B: float, ring: IntArray) -> Flows:
-    rows = len(source)
-    return Flows(source, destination, np.full(rows, each_B), ring, np.zeros(rows, dtype=np.int64))
+def _whole(kind: str, nic_HG: IntArray, size_B: float) -> Flows:
+    """Return the flows of a collective, not split over queue pairs."""
+    (hosts, gpus), nic_N = nic_HG.shape, nic_HG.ravel()
+    if kind == "allreduce":
+        source, destination = nic_N, np.roll(nic_HG, 1, axis=0).ravel()
+        each_B, ring = 2 * (nic_HG.size - 1) / nic_HG.size * size_B / gpus, np.tile(np.arange(gpus), hosts)
+    else:
+        host_N = np.repeat(np.arange(hosts), gpus)
+        one, other = np.nonzero(host_N[:, None] != host_N)
+        source, destination = nic_N[one], nic_N[other]
+        each_B, ring = size_B / nic_HG.size, np.full(len(one), ALONE)
+    return Flows(source, destination, np.full(len(source), each_B), ring, np.zeros_like(source))
 
 
 Hash = NDArray[np.uint64]
@@ -148,10 +144,8 @@ def choose_spines(flows: Flows, clos: Clos, policy: RoutingPolicy, seed: int = 0
     """Return the spine of each flow (F,), `IN_RACK` where it needs none; `seed`: of the switches' hash."""
     if policy.method == "hash":
         spine_F = ecmp(flows, clos, policy.hash_ports, seed)
-    elif policy.method == "pinned":
-        spine_F = pinned(flows, clos, seed)
     else:
-        spine_F = central(flows, clos)
+        spine_F = pinned(flows, clos, seed) if policy.method == "pinned" else central(flows, clos)
     return np.where(clos.rack(flows.source) == clos.rack(flows.destination), IN_RACK, spine_F)
 
 
@@ -165,9 +159,9 @@ def ecmp(flows: Flows, clos: Clos, ports: bool, seed: int) -> IntArray:
     high_F = hashed(seed, *fields) >> np.uint64(32)
     if not clos.failed:
         return _scaled(high_F, np.uint64(clos.spines))
-    live = live_spines(clos)
-    one_F, other_F = clos.rack(flows.source), clos.rack(flows.destination)
-    return live.spine_RRS[one_F, other_F, _scaled(high_F, live.count_RR[one_F, other_F].astype(np.uint64))]
+    count_RR, spine_RRS = live_spines(clos)  # as next hops are where routes are withdrawn
+    racks = clos.rack(flows.source), clos.rack(flows.destination)
+    return spine_RRS[*racks, _scaled(high_F, count_RR[racks].astype(np.uint64))]
 
 
 def pinned(flows: Flows, clos: Clos, seed: int) -> IntArray:
@@ -234,11 +228,7 @@ def _place(clos: Clos, one_P: IntArray, other_P: IntArray, size_B_P: FloatArray)
 
 
 def _disjoint_groups(clos: Clos, one_P: IntArray, other_P: IntArray, size_B_P: FloatArray) -> list[IntArray]:
-    """Return indices of pairs between racks, largest first, in groups that share no rack on either side.
-
-    A group has pairs of one size, one distance from rack to rack, and one turn among those of their two
-    racks.
-    """
+    """Return pairs between racks, largest first, in groups of a size and distance that share no rack."""
     at = np.flatnonzero(one_P != other_P)
     rank = np.unique(-size_B_P[at], return_inverse=True)[1]
     racks = one_P[at] * clos.racks + other_P[at]

@@ -45,10 +45,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Hosts, each on one link, and switches that forward packets between any number of links.
-
-    Names have at most twelve characters. `frame_B`: the largest frame of its links, with its header.
-    """
+    """Hosts with a link each, and switches; names of at most 12 characters. `frame_B`: the largest."""
 
     hosts: tuple[str, ...]
     switches: tuple[str, ...]
