@@ -46,7 +46,6 @@ NO_EVIDENCE = "no evidence"
 ANSWERS = (CONFIRMED, PARTLY, CONTRADICTED, MISQUOTED, PLAUSIBLE, IMPLAUSIBLE, NOT_DECIDED, NO_EVIDENCE)
 
 NOT_MEASURED = "no run here measures it"
-
 WITHOUT_INTERVAL = "the values of this run have no interval: it needs more repeats"
 
 MOST = 0.9
@@ -126,37 +125,30 @@ def _stable(claim: PaperClaim, answer: Judgement, halves: Sequence[Findings]) ->
     """Return the answer, or that it is undecided where the halves of the processes give other words."""
     if answer.word in (MISQUOTED, NO_EVIDENCE):
         return answer
-    words = [_answer(claim, _evidence(claim, half)).word for half in halves]
-    if set(words) <= {answer.word}:
+    words = dict.fromkeys(_answer(claim, _evidence(claim, half)).word for half in halves)
+    if words.keys() <= {answer.word}:
         return answer
-    each = " and ".join(dict.fromkeys(words))
-    return Judgement(
-        NOT_DECIDED, "C", f"all processes give {answer.word}, the halves of them {each}: {answer.why}"
-    )
+    turned = f"all processes give {answer.word}, the halves of them {' and '.join(words)}"
+    return Judgement(NOT_DECIDED, "C", f"{turned}: {answer.why}")
 
 
 def _lacking(verdicts: Sequence[Verdict], missing: Sequence[str]) -> str:
     """Return the first reason why there is no value, and how many others there are."""
-    reasons = dict.fromkeys(
-        WITHOUT_INTERVAL if one.reason.startswith(NO_INTERVAL) else one.reason
-        for one in verdicts
-        if one.reason
-    )
-    reasons |= dict.fromkeys(f"no results of suite {name.partition('/')[0]}" for name in missing)
-    if len(reasons) < 2:
-        return next(iter(reasons), "")
-    return f"{next(iter(reasons))}, and {counted(len(reasons) - 1, 'more reason')}"
+    found = [one.reason for one in verdicts if one.reason]
+    found = [WITHOUT_INTERVAL if one.startswith(NO_INTERVAL) else one for one in found]
+    found += [f"no results of suite {name.partition('/')[0]}" for name in missing]
+    first, *others = dict.fromkeys(found or [""])
+    return f"{first}, and {counted(len(others), 'more reason')}" if others else first
 
 
 def _what_decides(evidence: Sequence[Evidence]) -> str:
     """Return the run that would decide: `suite=profiling on *MI300X*`, under the claim's own conditions."""
-    counted_ = next((one for one in evidence if not one.related and one.grade != ILLUSTRATION), None)
-    if counted_ is None:
+    judged = next((one.judged for one in evidence if not one.related and one.grade != ILLUSTRATION), None)
+    if judged is None:
         return ""
-    conditions = counted_.judged.conditions
-    device = conditions.get("device_name", "").replace("*", " ").strip().replace(" | ", " or ")
-    device = device or {"cuda": "GPUs"}.get(conditions.get("device", ""), "the claim's own hardware")
-    return f"suite={counted_.judged.suite} on {' '.join(device.split())}"
+    device = judged.conditions.get("device_name", "").replace("*", " ").strip().replace(" | ", " or ")
+    device = device or {"cuda": "GPUs"}.get(judged.conditions.get("device", ""), "the claim's own hardware")
+    return f"suite={judged.suite} on {' '.join(device.split())}"
 
 
 def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
@@ -192,12 +184,10 @@ def _is_enough(share: Share) -> bool:
 def _first(claim: PaperClaim, evidence: Sequence[Evidence], outcome: str) -> tuple[str, str] | None:
     """Return the strength of the best value with an outcome, and what it is: measured before published."""
 
-    def rank(one: Evidence) -> tuple[str, bool]:
-        return one.strength, one.grade != Origin.MEASURED
-
+    best_first = sorted(evidence, key=lambda one: (one.strength, one.grade != Origin.MEASURED))
     found = [
         (one, verdict.ours)
-        for one in sorted(evidence, key=rank)
+        for one in best_first
         for verdict, its in zip(one.verdicts, one.outcomes, strict=True)
         if one.decides and its == outcome and verdict.ours is not None
     ]

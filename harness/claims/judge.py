@@ -91,19 +91,14 @@ def _of_variant(interpretation: Interpretation, variant: str, records: Sequence[
         if not any(record.status == Status.OK for record in usable):
             raise NoValueError(missing_reason(interpretation, usable[0]))
         origin_of(interpretation, usable)
-        samples = _samples(interpretation, usable)
+        well = (record for record in usable if record.status == Status.OK)
+        measured = (measurement(one, interpretation.metric, interpretation.method) for one in well)
+        samples = [value for one in measured if one is not None for value in one.samples]
         if not samples or not all(math.isfinite(value) and value > 0 for value in samples):
             raise NoValueError(f"not every {interpretation.metric} by {interpretation.method} is above 0")
     except NoValueError as reason:
         raise NoValueError(f"{variant}: {reason}", records[0].cell.id) from None
     return usable
-
-
-def _samples(interpretation: Interpretation, records: Sequence[Record]) -> list[float]:
-    """Return the samples of the records that ended ok, all repeats together."""
-    well = (record for record in records if record.status == Status.OK)
-    measurements = (measurement(record, interpretation.metric, interpretation.method) for record in well)
-    return [value for one in measurements if one is not None for value in one.samples]
 
 
 def _unit(interpretation: Interpretation, record: Record) -> str:
@@ -155,10 +150,7 @@ class GreedyStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Factorial:
-    """The times of all combinations of `factors`; `log_s` has one mapping per round, in a list per process.
-
-    `left_out`: factors that are not in it, because some combination with them has no time.
-    """
+    """Logarithms of all combinations' times, by process and round; `left_out`: factors without some."""
 
     factors: tuple[str, ...]
     log_s: tuple[tuple[Mapping[Combination, float], ...], ...]

@@ -294,20 +294,12 @@ def _speed_up(
     twice, first = reference, base
     if interpretation.variant + AGAIN in cells and reference + AGAIN not in cells:
         twice, first = interpretation.variant, usable
+    noise = noise_around(interpretation, ratio.value, first, cells.get(twice + AGAIN, ()))
     worst = _worst(usable)
-    other = {f"{REFERENCE}{name}": value for name, value in _worst(base).conditions.items()}
-    return ClaimValue(
-        ours=ratio.value,
-        low=ratio.low,
-        high=ratio.high,
-        origin=origin,
-        record=worst,
-        conditions={**other, **worst.conditions},
-        basis=ratio.basis,
-        processes=ratio.processes,
-        samples=ratio.rounds,
-        noise=noise_around(interpretation, ratio.value, first, cells.get(twice + AGAIN, ())),
-    )
+    conditions = {f"{REFERENCE}{name}": value for name, value in _worst(base).conditions.items()}
+    conditions |= worst.conditions
+    rests_on = ratio.basis, ratio.processes, ratio.rounds
+    return ClaimValue(ratio.value, ratio.low, ratio.high, origin, worst, conditions, *rests_on, noise)
 
 
 def noise_around(

@@ -20,10 +20,7 @@ ENDED = b"ended"  # what the starter writes once it has ended Ray itself
 
 
 def watched(folder: str) -> subprocess.Popen[bytes]:
-    """Start the watchdog; it ends what is left once its input is closed, as when this process is killed.
-
-    It has no TMPDIR, by which the harness finds the processes of a cell to kill them: it is to outlive them.
-    """
+    """Start the watchdog; it has no TMPDIR, by which the harness finds a cell's processes to kill."""
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     command = [sys.executable, "-S", __file__, folder]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environment)

@@ -43,10 +43,7 @@ class LaunchError(ValueError):
 
 
 class Launch(NamedTuple):
-    """This process among all: `local` of `per_node` on its node. `hosts`: this process must open the store.
-
-    `run` names this start of the job.
-    """
+    """This process: `local` of `per_node` on its node, of launch `run`. `hosts`: it opens the store."""
 
     rank: int
     world: int

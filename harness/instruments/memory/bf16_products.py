@@ -94,10 +94,7 @@ class _Blocks(threading.local):
 
 
 class Bf16Products:
-    """Stand-ins for torch's `mm`, `addmm`, `bmm` and `baddbmm` on bf16 CPU tensors.
-
-    `replaced`: how many calls, by operation. `slow`: bf16 products that ran as they are.
-    """
+    """Stand-ins for torch's bf16 products on the CPU; calls that were `replaced`, and `slow` ones left."""
 
     def __init__(self) -> None:
         self.replaced: Counter[str] = Counter()
@@ -209,10 +206,7 @@ def replaced_products() -> Iterator[Bf16Products]:
 
 @cache
 def products_take_results_alone() -> bool:
-    """Return whether torch's bf16 products allocate only their results here, as the replacements do.
-
-    True of torch's own products, which CPUs without AVX-512 use; oneDNN's take scratch memory.
-    """
+    """Return whether torch's bf16 products allocate results alone; oneDNN's take scratch memory."""
     matrix = torch.ones(64, 64, dtype=torch.bfloat16)
     batch = matrix.expand(2, 64, 64).contiguous()
     size_B = matrix.numel() * matrix.element_size()

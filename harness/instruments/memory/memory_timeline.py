@@ -60,11 +60,8 @@ class Timeline(NamedTuple):
 
     def sizes_B(self) -> list[int]:
         """Return each event's bytes as the allocator counts them."""
-        step_B = self.round_to_B
-        return [
-            -(-delta_B // step_B) * step_B if delta_B > 0 else delta_B // step_B * step_B
-            for _, delta_B, _, _ in self.events
-        ]
+        step_B, deltas_B = self.round_to_B, [event.delta_B for event in self.events]
+        return [-(-one // step_B) * step_B if one > 0 else one // step_B * step_B for one in deltas_B]
 
     def requests(self) -> Iterator[tuple[int, int, int]]:
         """Return what a device's allocator gets, as (storage, bytes, stream)."""

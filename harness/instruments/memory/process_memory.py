@@ -45,11 +45,7 @@ def tree(pid: int) -> list[int]:
 
 
 def pss_B(pids: Iterable[int]) -> int:
-    """Return the proportional set size of all these processes, in bytes; those that have ended have none.
-
-    Raises PermissionError where a process belongs to someone else, `Unavailable` where the kernel does not
-    count it.
-    """
+    """Return processes' proportional set size in bytes; raises PermissionError and `Unavailable`."""
     found = [_PSS.search(text) for text in _texts(pids, "smaps_rollup")]
     if None in found:
         raise Unavailable(
@@ -76,10 +72,7 @@ def unmapped_shared_B(pids: Iterable[int]) -> int:
 
 
 def nameless_files_B(pids: Iterable[int]) -> int:
-    """Return the bytes allocated to deleted files that these processes have open, each file once.
-
-    They are on disk, with a part of them in the page cache; those of `unmapped_shared_B` are left out.
-    """
+    """Return the bytes of deleted files that processes have open, but of `unmapped_shared_B`."""
 
     def is_nameless(path: str) -> bool:
         return path.endswith(DELETED) and not path.startswith(SHARED_MEMORY)

@@ -200,10 +200,7 @@ class RankBreakdown:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """All ranks: `shares` are means over ranks. They sum to `step_s`, as the product of the factors does.
-
-    `steps_found` says how the steps were found, "" where the profiler marks them.
-    """
+    """All ranks: `shares` are means and sum to `step_s`; `steps_found`: how, "" if the profiler did."""
 
     ranks: tuple[RankBreakdown, ...]
     step_numbers: tuple[int, ...]

@@ -182,7 +182,7 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         rank=rank,
         world_size=world_size,
         host=_text(document.host_name),
-        devices=_devices(document.deviceProperties),
+        devices=tuple(_text(one.get("name")) for one in _dicts(document.deviceProperties)),
         names=tuple(map(_text, table.names)),
         tracks=tuple(Track(*track, table.track_names.get(track, "")) for track in tracks),
         **dict(zip(COLUMNS, table_T, strict=True)),
@@ -281,20 +281,15 @@ class _Table:
 
 def _collective(args: _Args) -> CollectiveCall:
     described = _text(args.description)
-    return CollectiveCall(
-        operation=_text(args.collective),
-        group=described if described not in ("", "undefined") else _text(args.group),
-        ranks=_text(args.ranks),
-        sequence=_integer(args.seq, -1),
-    )
+    group = described if described not in ("", "undefined") else _text(args.group)
+    return CollectiveCall(_text(args.collective), group, _text(args.ranks), _integer(args.seq, -1))
 
 
 def _distributed(path: Path, info: Any) -> tuple[int, int, dict[str, tuple[int, ...]]]:
     """Return rank, world size and process groups; of a trace without them, from the file's name."""
     if isinstance(info, dict) and "rank" in info:
-        groups = info.get("pg_config") or []
-        listed = [one for one in groups if isinstance(one, dict)] if isinstance(groups, list) else []
-        names = {_text(one.get("pg_desc") or one.get("pg_name")): _ranks(one.get("ranks")) for one in listed}
+        groups = _dicts(info.get("pg_config"))
+        names = {_text(one.get("pg_desc") or one.get("pg_name")): _ranks(one.get("ranks")) for one in groups}
         return _integer(info["rank"], 0), max(_integer(info.get("world_size"), 1), 1), names
     found = re.search(r"rank[-_]?(\d+)", path.name)
     return (int(found[1]) if found else 0), 1, {}
@@ -304,9 +299,8 @@ def _ranks(value: Any) -> tuple[int, ...]:
     return tuple(one for one in value if isinstance(one, int)) if isinstance(value, list) else ()
 
 
-def _devices(properties: Any) -> tuple[str, ...]:
-    listed = properties if isinstance(properties, list) else []
-    return tuple(_text(one.get("name")) for one in listed if isinstance(one, dict))
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _integer(value: Any, otherwise: int) -> int:

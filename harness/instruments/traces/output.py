@@ -234,14 +234,9 @@ def _waits_at(of: Breakdown, rank: int, step: int) -> list[tuple[int, int]]:
 
 
 OWN_TRACKS = {
-    State.COMPUTING: "computing",
-    State.COMMUNICATION: "exposed communication",
-    State.COPYING: "copies",
-    State.PREPARING: "gaps",
-    State.CALLING: "gaps",
-    State.WAITING_FOR_DATA: "waiting",
-    State.WAITING_FOR_RANK: "waiting",
-    State.IDLE: "gaps",
+    **{state: STATE_NAMES[state] for state in (State.COMPUTING, State.COMMUNICATION, State.COPYING)},
+    **dict.fromkeys((State.PREPARING, State.CALLING, State.IDLE), "gaps"),
+    **dict.fromkeys((State.WAITING_FOR_DATA, State.WAITING_FOR_RANK), "waiting"),
 }
 """State -> the track that shows it."""
 

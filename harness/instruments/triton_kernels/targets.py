@@ -30,11 +30,7 @@ AMDGPUUsage, "Code Object V3 and Above Note Records"."""
 
 
 class KernelUsage(NamedTuple):
-    """What one thread of a kernel needs.
-
-    `registers`: 4 B each (AMD: vector registers). `spilled_registers`: those that did not fit and are in
-    memory (NVIDIA: its stack).
-    """
+    """What a thread needs: `registers` of 4 B (AMD: vector registers), and spilled ones, in memory."""
 
     name: str
     registers: int

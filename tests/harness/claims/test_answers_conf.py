@@ -27,9 +27,7 @@ QUOTATIONS = {
 }
 JUDGED = {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
 
-OF_THE_PAPER, OF_THE_ARTICLE = 36, 15
-"""How many claims each has, counted in their text."""
-
+OF_THE_PAPER, OF_THE_ARTICLE = 36, 15  # how many claims each has, counted in their text
 ADDRESS = re.compile(r"\b\d{4}\.\d{5}\b|\b[A-Za-z][\w-]+/[A-Za-z][\w.-]+\b")
 """An arXiv identifier, or the name of a repository."""
 

@@ -32,10 +32,7 @@ INSTALLED = tuple({sysconfig.get_path(name) + "/" for name in ("purelib", "platl
 
 
 class CallingLine:
-    """Returns "folder/file.py:12", the innermost line outside of torch, this harness and `skipped` files.
-
-    An operation of the backward pass gets the line of the operation in the forward pass that it belongs to.
-    """
+    """Returns "folder/file.py:12" outside of libraries; in a backward pass that of the forward one."""
 
     def __init__(self, skipped: Collection[str] = ()) -> None:
         self._skipped = frozenset(skipped)

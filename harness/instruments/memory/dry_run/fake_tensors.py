@@ -169,10 +169,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.ledger.enter(number, size_B - before_B, grown if size_B > before_B else self._place)
 
     def repeat(self, key: Hashable, run: Callable[[], None]) -> None:
-        """Log what `run` allocates and releases; from the second call with a key on, without running it.
-
-        It is run each time where it keeps or releases anything else, or asks for measured workspaces.
-        """
+        """Log what `run` allocates and releases; for a known key without running it, if it keeps none."""
         line = self._line()
         caller = line.partition(":")[0]  # in a backward pass it is the code of `run` itself
         key = (key, self._making_below, caller)
@@ -332,10 +329,7 @@ _ACTIVE: list[StorageLog] = []  # logs that are entered, the innermost last
 
 
 def repeatable(key: Hashable, run: Callable[[], None]) -> None:
-    """Run what keeps nothing; a dry run repeats what it logged of the first call with the key.
-
-    The key must determine the sizes of all that `run` allocates. What compiled code runs is not repeated.
-    """
+    """Run what keeps nothing, or log it again by a key of all its sizes; not in compiled code."""
     if _ACTIVE and not torch.compiler.is_compiling():
         _ACTIVE[-1].repeat(key, run)
     else:
@@ -371,10 +365,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def collective_roles(operation: Any, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor, str]]:
-    """Return the operation's buffer arguments (keywords last) with their kind, unless that is known better.
-
-    Empty for operations that are not collective. FSDP2's unreduced gradients enter `chunk_cat`.
-    """
+    """Return a collective's buffers with their kind; FSDP2's unreduced gradients enter `chunk_cat`."""
     name = (operation.namespace, operation._opname)
     if name == ("fsdp", "chunk_cat"):
         yield from ((tensor, "gradients") for tensor in arguments[0])

@@ -12,9 +12,7 @@ from suites.interconnect.emulated_cluster import started
 
 ON_RANK = "ring_on_rank"
 ELEMENTS, TIMES = 1 << 18, 4
-HEADS = 0.05
-"""Share of a frame that is head, acknowledgement or store traffic, at most."""
-
+HEADS = 0.05  # share of a frame that is head, acknowledgement or store traffic, at most
 PLACE = RankLocation(environment={"OMP_NUM_THREADS": "1"})
 
 

@@ -163,8 +163,7 @@ def test_a_path_over_a_failed_link_or_with_a_needless_spine_is_refused():
             path(clos, way)
 
 
-FABRIC = Clos(6, 4, 4, 1.0, 1.0)
-"""Twelve hosts of two GPUs, two in each rack."""
+FABRIC = Clos(6, 4, 4, 1.0, 1.0)  # twelve hosts of two GPUs, two in each rack
 
 
 @given(st.integers(1, 12), st.integers(0, 99))

@@ -11,8 +11,7 @@ LLAMA = TransformerShape(
     intermediate_size=14336, vocab_size=128256,
 )  # fmt: skip
 """Llama-3.1-8B."""
-MATRICES = 8_030_261_248 - 128256 * 4096
-"""Its published parameters but for the embedding."""
+MATRICES = 8_030_261_248 - 128256 * 4096  # its published parameters but for the embedding
 
 
 def test_megatrons_formula_is_its_closed_form_with_half_of_the_scores():
