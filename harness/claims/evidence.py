@@ -14,9 +14,7 @@ from harness.claims.model import Claim, Interpretation, Verdict
 from harness.records import Origin
 
 ILLUSTRATION = "illustration"  # the grade of values that the set-up fixes beforehand: no evidence
-TIMES_FARTHER = 3
-"""How many times farther than the method's largest error a predicted value must be from the band's edge."""
-
+TIMES_FARTHER = 3  # times the method's largest error that a predicted value must be from the band's edge
 HAIR = 0.01  # relative distance to the edge of a band below which a value lies on neither side
 ANOTHER_CLASS = frozenset(("origin", "device", "device_name", "network", "fabric"))
 """Differences that make a value context. One that differs in nothing else has the claim's own conditions."""
@@ -121,8 +119,7 @@ class Evidence(NamedTuple):
         return [outcome for of, outcome in each if {one.condition for one in of.differs} <= ANOTHER_CLASS]
 
 
-Judged = Mapping[str, tuple[Claim, Sequence[Verdict]]]
-"""The claims of conf/claims by <suite>/<id>, with the verdicts on their interpretations."""
+Judged = Mapping[str, tuple[Claim, Sequence[Verdict]]]  # of <suite>/<id>, with verdicts
 
 
 @dataclass(frozen=True, slots=True)

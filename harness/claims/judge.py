@@ -137,8 +137,7 @@ def _noise(
 Combination = frozenset[str]  # the factors that a variant has; none: the baseline
 NOTHING: Combination = frozenset()
 
-Powers = Mapping[Combination, float]
-"""The power of each combination's gain in a product; the baseline's gain is 1."""
+Powers = Mapping[Combination, float]  # of each combination's gain in a product; the baseline's gain is 1
 
 
 class GreedyStep(NamedTuple):
@@ -284,8 +283,7 @@ def _product(log_s: Mapping[Combination, float], powers: Powers) -> float:
     return math.exp(math.fsum(power * (log_s[NOTHING] - log_s[one]) for one, power in powers.items()))
 
 
-NOT_JUDGED = "not judged"
-"""The difference of every value on a claim whose outcome the set-up fixes beforehand."""
+NOT_JUDGED = "not judged"  # the difference of every value on a claim whose outcome the set-up fixes
 
 
 def judge(claims: Iterable[Claim], records: Sequence[Record], points: bool = False) -> list[Verdict]:

@@ -37,8 +37,7 @@ INTERPRETATION: Fields = {
     "stat": {"type": "str", "default": "median", "one_of": ["median", "mean", "min", "max", "bounds"]},
 }
 _SAME = ("group", "metric", "method", "divide_by", "relative_to", "stat")  # as `Interpretation` has them
-_INSTEAD = ("variant", "variants", "divide_by", "relative_to", "stat")
-"""What an interpretation with an order of variants does not have."""
+_INSTEAD = ("variant", "variants", "divide_by", "relative_to", "stat")  # not with an order
 
 
 class Context(NamedTuple):

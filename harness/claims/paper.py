@@ -44,8 +44,7 @@ CLAIM: Fields = {
 }
 
 
-UNIT_OF = {"x": "1", "%": "1", "GPUs": "1", "parameters": "1"}
-"""Base units of the units in which claims are printed; any other is its own."""
+UNIT_OF = {"x": "1", "%": "1", "GPUs": "1", "parameters": "1"}  # base units of printed ones
 
 
 @dataclass(frozen=True)

@@ -201,8 +201,7 @@ def _ratio(ours: _Samples, base: _Samples, draws: bool) -> Ratio:
     return ratio(ours, base, draws)
 
 
-REFERENCE = "reference "
-"""Prefix of the conditions of the variant that `relative_to` names: `reference precision`."""
+REFERENCE = "reference "  # prefix of the conditions of the variant that `relative_to` names
 
 
 class ClaimValue(NamedTuple):
@@ -220,9 +219,7 @@ class ClaimValue(NamedTuple):
     noise: tuple[float, float] | None = None  # of one side against itself, where our value lies in it
 
 
-NO_INTERVAL = "too few repeats "
-"""Start of the reason why values of which there are too few to have an interval are not compared."""
-
+NO_INTERVAL = "too few repeats "  # start of the reason why too few values are not compared
 RecordsByVariant = Mapping[str, Sequence[Record]]  # the records of one workload by variant
 
 

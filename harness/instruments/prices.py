@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 
 from harness.records import Unavailable
 
-KINDS = ("owned", "reserved", "on_demand")
-"""What a machine costs its owner without a margin, or what it is rented for."""
-
+KINDS = ("owned", "reserved", "on_demand")  # what a machine costs its owner without a margin, or rent
 KEYS = ("kind", "date", "source", "USD_per_h", "gpus_per_node", "second_hand")  # the first four are needed
 
 MOST_USD_PER_H = 100.0  # dollars per GPU-hour above which a price is taken to be per node or per month

@@ -92,8 +92,7 @@ def call_unary_functions() -> None:
 
 
 SENT = struct.Struct("<QQ")
-SENT_AT = 200
-"""Where `tcpi_bytes_sent` and `tcpi_bytes_retrans` are in struct tcp_info (linux/tcp.h, since Linux 4.19)."""
+SENT_AT = 200  # of `tcpi_bytes_sent` and `tcpi_bytes_retrans` in tcp_info (linux/tcp.h, since Linux 4.19)
 
 
 def sent_B() -> int:

@@ -310,9 +310,7 @@ class TransformerShape:
         return self._all(active=True)
 
 
-FORWARD_FLOP = 2
-"""Per parameter and token: one multiplication, one addition (Kaplan et al., arXiv 2001.08361)."""
-
+FORWARD_FLOP = 2  # per parameter and token: a product and a sum (Kaplan et al., arXiv 2001.08361)
 BACKWARD_FLOP = 4  # per parameter and token: twice the forward pass (the same paper, section 2.1)
 TRAINING_FLOP = FORWARD_FLOP + BACKWARD_FLOP  # per parameter and token of a step
 SCORES_FLOP = 2 * TRAINING_FLOP

@@ -52,9 +52,7 @@ BUILDERS = {"cpu_adam": "CPUAdamBuilder", "async_io": "AsyncIOBuilder"}
 """The operators: Adam for the host, and asynchronous file access."""
 
 BESIDE = {"async_io": ("pin_memory",)}  # what deepspeed compiles before each (op_builder/async_io.py)
-NO_DEBUG_INFORMATION = "-g0"
-"""Undoes deepspeed's -g, which doubles the time of a compilation and does not change the code."""
-
+NO_DEBUG_INFORMATION = "-g0"  # undoes deepspeed's -g, which doubles the time of a compilation alone
 HEADERS = ("/usr/include/libaio.h", "/usr/local/include/libaio.h")
 
 

@@ -25,8 +25,7 @@ from harness.records import LOST, Unavailable
 
 TAIL_B = 1 << 16
 LINE_LENGTH = 300
-STACK = "(most recent call first):"
-"""End of the line before the frames of a stack that faulthandler prints, innermost first."""
+STACK = "(most recent call first):"  # end of the line before faulthandler's frames, innermost first
 
 
 def _last(path: Path, count: int) -> str:
@@ -55,9 +54,7 @@ LOOPBACK = ("127.", "::1", "localhost")
 CHUNK_B = 1 << 16
 GRACE_S = 5.0
 GONE_S = 0.5  # how long a rank may take to end after another has lost the connection to it
-SILENT_S = 1.5 * LEASE_S
-"""The same for a rank on another machine, which may have been lost with it: nobody reports its end."""
-
+SILENT_S = 1.5 * LEASE_S  # of a rank on another machine, which may be lost with it: nobody reports its end
 SIGTERM_PATIENCE_S = 0.5  # how long ranks may take to end before they are killed
 STACK_S = 2.0  # how long a hanging rank, possibly on another machine, may take to print its stack and die
 LINES = 12  # lines of the ranks' output in a reason: this many in total, at least the second number of each

@@ -23,16 +23,9 @@ from typing import Any
 from harness.instruments.process import call_unary_functions, die_with_starter
 from harness.records import Unavailable, WrongResult
 
-MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)
-"""Exceptions that keep their type on the way to the caller."""
-
-MEET_SHARE = 0.8
-"""Share of the limit for which a rank tries to reach rank 0, so that it can report a failure within the
-limit."""
-
-STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"
-"""Variables: where ranks of several machines meet (host:port), and the name that separates pools."""
-
+MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)  # keep their type
+MEET_SHARE = 0.8  # of the limit, to reach rank 0, so that a failure is reported within the limit
+STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"  # host:port where ranks of several machines meet; a pool's name
 LEASE_S = 10.0  # how long a rank on another machine may send no heartbeat
 SILENT = 113  # exit code of the process that represents such a rank here, once it has sent none for so long
 RankState = dict[str, Any]  # what the functions of one rank keep from call to call

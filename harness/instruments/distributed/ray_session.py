@@ -14,18 +14,10 @@ from harness.instruments.distributed.ray_watchdog import ENDED, kill_all, watche
 
 LOOPBACK = "127.0.0.1"
 
-TOKEN = "RAY_AUTH_TOKEN"
-"""Environment variable without which nobody joins; ranks that this process starts inherit it."""
-
-OBJECT_STORE_B = 128 << 20
-"""Size of the shared memory that batches pass through; pages are used as they are written."""
-
-ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Environment variable: with "0", Ray listens on the loopback address alone."""
-
-LONGEST_PATH_B = 25
-"""Longest path of Ray's parent folder: a socket's path has at most 107 bytes (unix(7)), Ray adds about 80."""
-
+TOKEN = "RAY_AUTH_TOKEN"  # without it nobody joins; ranks that this process starts inherit it
+OBJECT_STORE_B = 128 << 20  # shared memory of batches; pages are used as they are written
+ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": Ray listens on the loopback alone
+LONGEST_PATH_B = 25  # a socket's path has at most 107 bytes (unix(7)), of which Ray adds about 80
 REACH_S = 10.0  # how long a cluster may take to accept a connection
 STARTS = 4  # attempts to start Ray, which gives up after 30 s where a machine is busy
 

@@ -121,8 +121,7 @@ def _resident_peak_B() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-SAFE_SHARE = 0.8
-"""Share of the free memory that work may need: predictions are approximate, and other processes grow."""
+SAFE_SHARE = 0.8  # of the free memory: predictions are approximate, and other processes grow
 
 
 def free_bytes(device: torch.device) -> int:

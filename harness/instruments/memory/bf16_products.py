@@ -36,8 +36,7 @@ ROUNDS, LEAST_S = 5, 0.1
 """Products per dtype, interleaved: at least so many, and for so long. The fastest counts, so that other work
 on this machine does not."""
 
-SLOW = 5.0
-"""Times that bf16 must be slower than fp32 to be called slow. CPUs with AVX-512 stay below 2 at this size."""
+SLOW = 5.0  # times slower than fp32; CPUs with AVX-512 stay below 2 at this size
 
 
 @cache

@@ -168,9 +168,7 @@ def _in_order(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
     return ordered
 
 
-ZLIB = b"\x78"
-"""The first byte of what zlib compresses (RFC 1950); MessagePack begins a list of five with another."""
-
+ZLIB = b"\x78"  # zlib's first byte (RFC 1950); MessagePack begins a list of five with another
 Encoded = tuple[int, int, list[str], list[OpSite], list[tuple[int, int, int, int]]]
 """Steady step, granularity, kinds, places; and of each event its storage, bytes, place and stream."""
 

@@ -19,9 +19,7 @@ from typing import NamedTuple
 from harness.instruments.process import die_with_starter
 
 CHUNK = bytes(1 << 16)
-FILL_SHARE = 0.5
-"""Share of the measured time for which the link is filled first, so that its saved-up burst is spent."""
-
+FILL_SHARE = 0.5  # of the measured time, to spend the link's saved-up burst first
 WAIT_S = 10.0
 AT_ONCE_S = 0.0005  # longest time that reading the counter may take, so that it is of one moment
 READS = 50

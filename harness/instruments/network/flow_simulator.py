@@ -31,9 +31,7 @@ from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray
 from harness.instruments.network.routing import Flows, RoutingPolicy, bus_bandwidth, flows_of, part
 from harness.records import Origin, Reading
 
-ROUNDING = 1e-9
-"""Relative tolerance: links whose shares differ by less are filled together, so that rounding orders no
-equals."""
+ROUNDING = 1e-9  # links whose shares differ by less are filled together, so that rounding orders none
 
 
 class Crossings(NamedTuple):

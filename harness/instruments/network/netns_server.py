@@ -44,8 +44,7 @@ FIVE_TUPLE = "0x37"
 packets never leave the machine: a route that cannot be predicted and that changes under load."""
 
 FIRST_TABLE = 1000  # first of the routing tables for rules; the kernel's own are below 256
-PER_SOURCE, FOR_ALL = 100, 200
-"""Priorities of rules: those for one source come first, the main table (32766) last."""
+PER_SOURCE, FOR_ALL = 100, 200  # priorities of rules; the main table (32766) comes last
 
 
 def hash_here(ports: bool) -> None:

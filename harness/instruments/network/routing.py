@@ -93,9 +93,7 @@ def _whole(kind: str, nic_HG: IntArray, size_B: float) -> Flows:
 
 Hash = NDArray[np.uint64]
 
-IN_FLIGHT = 8
-"""Messages of a connection that the receiver admits at once: NCCL_STEPS (nccl, src/include/device.h)."""
-
+IN_FLIGHT = 8  # messages of a connection at once: NCCL_STEPS (nccl, src/include/device.h)
 TIE = 1e-9  # weight of two links' sum relative to the fuller one: it only decides between equals
 
 

@@ -17,14 +17,10 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import NamedTuple
 
-SUBNETS = IPv4Network("10.128.0.0/9")
-"""Private addresses (RFC 1918) that exist only inside the run's own namespaces: one /30 per link."""
-
+SUBNETS = IPv4Network("10.128.0.0/9")  # private addresses (RFC 1918) of the run alone: one /30 per link
 FRAME_B = 1514  # an Ethernet frame of 1,500 bytes and its header; what tbf counts
 ETHERNET_B = 14
-LARGEST_FRAME_B = 65535 + ETHERNET_B
-"""What IPv4 allows. Large frames cost the processors less, as links do that cut data in hardware."""
-
+LARGEST_FRAME_B = 65535 + ETHERNET_B  # IPv4's; costs the processors less, as links that cut data
 BURST_S = 0.002  # burst of a link: what it saves up in this time
 
 
@@ -143,9 +139,7 @@ RTO_MIN_S = 1.0
 sender would retransmit what only waits. A frame lost to a full queue or to the kernel's backlog (1,000
 packets by default, net.core.netdev_max_backlog) may cost this long."""
 
-FIRST_FRAMES = 2
-"""Initial frames of a connection (the kernel: ten): more would overrun that backlog for hundreds at once."""
-
+FIRST_FRAMES = 2  # of a connection (the kernel: ten): more would overrun that backlog
 RTO_MIN = 13  # RTAX_RTO_MIN of linux/rtnetlink.h: its bit makes TCP keep a route's value
 METRICS = {"lock": 1 << RTO_MIN, "rto_min": round(RTO_MIN_S * 1e3), "initcwnd": FIRST_FRAMES}
 """Metrics of a route, for the kernel: milliseconds, frames."""

@@ -22,8 +22,7 @@ from harness.records import Origin, Reading
 
 CPU_CLOCKS = Path("/sys/devices/system/cpu")
 
-HARMLESS_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "None")
-"""Reasons for a clock below its maximum that are not throttling: idle, or set so by a person."""
+HARMLESS_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "None")  # idle, or set by a person
 
 
 PERIOD_S = 0.02  # 50 samples per second, as often as NVML renews its values or more often

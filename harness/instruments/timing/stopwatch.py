@@ -21,12 +21,8 @@ from harness.instruments.timing.core_account import core_clock
 from harness.instruments.timing.device_telemetry import Telemetry, telemetry_of
 from harness.records import Origin, Reading
 
-WINDOW_S = 0.02
-"""A window's length: the cost of the clock (about 0.1 µs) and of work between windows is negligible in it."""
-
-COLD_CALLS = 8
-"""Most calls with a cold cache in one window; overwriting the cache takes longer than a short kernel."""
-
+WINDOW_S = 0.02  # the cost of the clock (about 0.1 µs) and of work between windows is negligible in it
+COLD_CALLS = 8  # at most in one window: overwriting the cache takes longer than a short kernel
 Work = Callable[[], object]
 
 

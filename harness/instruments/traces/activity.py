@@ -18,9 +18,7 @@ from harness.instruments.traces import TraceError
 from harness.instruments.traces.communication import Communication, recognized, taken_apart
 from harness.instruments.traces.trace import STEP, EventKind, Ints, Mask, OwnedTimes, RankTrace, inside
 
-LEAST_PERIOD, LEAST_NAMES = 8, 4
-"""A step has at least so many kernels, and so many different ones: fewer repeat within a step, too."""
-
+LEAST_PERIOD, LEAST_NAMES = 8, 4  # of kernels in a step: fewer repeat within one, too
 ALIKE = 0.98  # share of the kernels that have the name of the kernel one period later
 SAMPLE = 512  # kernels that are compared first
 
@@ -31,8 +29,7 @@ ANNOTATED_STEP = r"(?i)^(## *)?(train(ing)?[ _]?)?(step|iter(ation)?)[ _#:.]*\d*
 
 OPTIMIZER_STEP = r"^Optimizer\.step#"
 
-LEAST_WORK = 0.5
-"""A step at the edge of the trace counts if it launches at least this share of what the others launch."""
+LEAST_WORK = 0.5  # of what other steps launch, for a step at the edge of the trace to count
 
 
 class Step(NamedTuple):
@@ -214,9 +211,7 @@ def _alike(later: Ints, earlier: Ints) -> bool:
     return bool(np.mean(later == earlier[: len(later)]) >= ALIKE)
 
 
-COMMUNICATION_ON_HOST = r"^(gloo|ucc|mpi):"
-"""Collectives that threads of the host do, from their call to their end."""
-
+COMMUNICATION_ON_HOST = r"^(gloo|ucc|mpi):"  # by threads of the host, from call to end
 LOADING = r"^enumerate\(DataLoader\)|(?i:data_?(load|wait|fetch)|(next|get|fetch)_batch)"
 """Annotations of the time in which the training thread asks for its next batch."""
 

@@ -208,9 +208,7 @@ def _identifiers(mangled: str) -> Iterator[str]:
                 yield "anonymous" if word.startswith("_GLOBAL__N") else word
 
 
-BACKENDS = r"(nccl|rccl|xccl|hccl|mccl|cncl|ccl|ucc|gloo|mpi):"
-"""How annotations of a process group's backend begin."""
-
+BACKENDS = r"(nccl|rccl|xccl|hccl|mccl|cncl|ccl|ucc|gloo|mpi):"  # begin annotations of process groups
 CALLS = rf"^(record_param_comms|_?c10d(_functional(_autograd)?)?::|symm_mem::|{BACKENDS})"
 """Operators and annotations of the host that call a collective."""
 
@@ -222,9 +220,7 @@ NO_CALLS = (
 )
 """Operators with such names that prepare a collective, or do more than one."""
 
-SYMMETRIC = r"^symm_mem::"
-"""Operators that copy between GPUs by ordinary copies, also those that multiply at the same time."""
-
+SYMMETRIC = r"^symm_mem::"  # operators that copy between GPUs by ordinary copies, also those that multiply
 COPIES = r"^aten::(_foreach_)?copy_"  # operators in which a symmetric-memory operator copies
 BETWEEN_DEVICES = r"(?i)PtoP|DtoD|peer|Device -> Device"  # copies that may be between GPUs
 COMMUNICATING = (KernelRole.COMMUNICATES, KernelRole.BOTH)

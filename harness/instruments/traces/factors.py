@@ -20,8 +20,7 @@ from harness.instruments.traces.segments import STATE_NAMES, Segments, State
 from harness.instruments.traces.trace import EventKind, Ints, covered_ns, having
 
 MODULE = "nn.Module: "  # how Kineto calls modules, with with_stack=True and with_modules=True
-ANNOTATED = r"(?i)^(layers?|blocks?|h)[._ #]?\d+$"
-"""Annotations of layers: layers.3, block 3, layer_3."""
+ANNOTATED = r"(?i)^(layers?|blocks?|h)[._ #]?\d+$"  # layers.3, block 3, layer_3
 
 
 def layer_names(activity: Activity) -> tuple[Ints, tuple[str, ...]]:
@@ -157,8 +156,7 @@ def _labels(events: Ints, text: Callable[[int], str], keys: Ints) -> tuple[list[
     return texts, np.array([place[one] for one in by_key], np.int64)[code]
 
 
-OF_KERNELS = ("instruction", "utilisation", "overlap", "frequency")
-"""Factors of the kernels' time, in Chopper's order."""
+OF_KERNELS = ("instruction", "utilisation", "overlap", "frequency")  # in Chopper's order
 
 HOW_TO_GET = {
     "theoretical": "give model_FLOP (per step and device) and the peak in FLOP/s",

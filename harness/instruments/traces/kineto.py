@@ -35,9 +35,7 @@ from harness.instruments.traces.trace import (
 
 SUFFIXES = (".json", ".json.gz")
 
-MOST_us = Decimal(2) ** 52
-"""Longest time that is read, in microseconds: 142 years, which int64 has room for in nanoseconds."""
-
+MOST_us = Decimal(2) ** 52  # 142 years, which int64 has room for in nanoseconds
 _Plain = str | int | float | None
 NUMBERS = (Decimal, int)  # types of a number that was read; no bool
 LARGEST = 2**63  # whole numbers are below it

@@ -191,8 +191,7 @@ ON_DEVICE = (EventKind.KERNEL, EventKind.COPY)
 COPY_BY_NAME = re.compile(r"^(dma_|(hip)?mem(cpy|set)\b)", re.IGNORECASE)
 """Kernels of accelerators without a category of their own for copies (MTIA)."""
 
-WAIT_BY_NAME = re.compile(r"^event_(wait|record)$")
-"""Entries on a stream of MTIA in which the device waits for another stream, or marks a time."""
+WAIT_BY_NAME = re.compile(r"^event_(wait|record)$")  # of MTIA's streams: waits for others, or marks
 
 
 @cache

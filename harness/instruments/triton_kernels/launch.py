@@ -41,11 +41,8 @@ TO_LLVM = (
     "convert-math-to-libm,finalize-memref-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,"
     "reconcile-unrealized-casts)"
 )
-UNUSED = 2
-"""Arguments that the tool puts before a kernel's own: a lock and a workspace, which nothing here uses."""
-
-GRID = 6
-"""Arguments that it puts behind: the numbers of programs along three axes, and the program's own place."""
+UNUSED = 2  # arguments that the tool puts before a kernel's own: a lock and a workspace
+GRID = 6  # arguments that it puts behind: the programs along three axes, and the own place
 
 
 class MachineCode:
