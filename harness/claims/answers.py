@@ -152,7 +152,6 @@ def _what_decides(evidence: Sequence[Evidence]) -> str:
 
 
 def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
-    """Return the answer by these values."""
     evidence = [one for one in evidence if not one.related]
     if claim.misquoted:
         missing = f"Not built: {claim.not_built}." if claim.not_built else ""

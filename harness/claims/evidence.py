@@ -162,7 +162,6 @@ def evidence_of(name: str, findings: Findings, related: bool = False) -> list[Ev
 
 
 def _value_key(one: Interpretation) -> tuple[object, ...]:
-    """Return what a value is, whatever the interpretation is called."""
     what = one.metric, one.method, one.workload, one.variant, one.divide_by, one.relative_to, one.stat
     return *what, one.order
 
@@ -188,7 +187,6 @@ def side(band: tuple[float, float], low: float, high: float, margin: float = HAI
 
 
 def _grade(claim: Claim, verdict: Verdict) -> tuple[str, str]:
-    """Return in words how a value was obtained, and its strength."""
     if claim.not_judged:
         return ILLUSTRATION, "C"
     if verdict.where == "as stated":

@@ -274,7 +274,6 @@ def _largest(
 def _rounds(
     samples: Mapping[Combination, tuple[float, ...]], needed: Sequence[Combination]
 ) -> tuple[dict[Combination, float], ...]:
-    """Return the rounds that all combinations have, each with the logarithm of every time."""
     count = min(len(samples[one]) for one in needed)
     return tuple({one: math.log(samples[one][index]) for one in needed} for index in range(count))
 

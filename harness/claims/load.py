@@ -237,7 +237,6 @@ def _workloads(
 
 
 def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
-    """Return the titles of the workloads in reports."""
     report = conf / "report" / f"{suite}.yaml"
     listed = read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
     declared = read_yaml(conf / "suite" / f"{suite}.yaml").get("workloads", {})
@@ -325,7 +324,6 @@ def _quoted(where: str, data: Mapping[str, Any]) -> tuple[str, float, float | No
 
 
 def _range(where: str, data: Mapping[str, Any]) -> tuple[float, float]:
-    """Return two numbers above 0, the lower one first; raises ConfigError."""
     for name in ("relation", "value"):
         if data[name] is not None:
             raise ConfigError(f"{where}: range and {name} are both given; keep one")

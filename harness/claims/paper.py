@@ -184,7 +184,6 @@ def load_answers() -> PaperClaims:
 
 
 def _all(where: str, entries: Sequence[Any], kind: type[Kind]) -> tuple[Kind, ...]:
-    """Return the entries of a list, each as a dataclass; raises ConfigError."""
     return tuple(_one(f"{where}[{i}]", one, kind) for i, one in enumerate(entries))
 
 

@@ -110,7 +110,6 @@ def summary(values: Sequence[float]) -> Summary:
 
 
 def _read(path: Path) -> list[PublishedRow]:
-    """Return every row of a file, with defaults and without absent fields."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

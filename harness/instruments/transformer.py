@@ -253,7 +253,6 @@ class TransformerShape:
 
     @property
     def _mlps(self) -> list[bool]:
-        """Return of each layer that has an MLP whether that is a mixture of experts."""
         parts = zip(self.layers_are_moe, self.layers_have_mlp, strict=True)
         return [moe for moe, has_mlp in parts if has_mlp]
 

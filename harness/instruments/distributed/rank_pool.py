@@ -158,7 +158,6 @@ class RankPool:
             raise
 
     def _answers(self, function: str, line: bytes, who: list[int], within_s: float) -> list[Any]:
-        """Send the call to all ranks at once and collect their answers."""
         until_s = time.monotonic() + within_s
         unsent = {self._ranks[number].calls: memoryview(line) for number in who}
         for calls in unsent:
@@ -187,7 +186,6 @@ class RankPool:
         return line
 
     def _complete_answers(self, number: int, function: str) -> list[bytes]:
-        """Return the answers that became complete: one or none."""
         rank = self._ranks[number]
         chunk = os.read(rank.answers, CHUNK_B)
         if not chunk:
@@ -276,7 +274,6 @@ class RankPool:
 
 
 def _signal(ranks: Sequence[_Rank], number: signal.Signals, patience_s: float) -> None:
-    """Send all a signal, then wait for their ends."""
     until_s = time.monotonic() + patience_s
     for rank in ranks:
         rank.process.send_signal(number)
@@ -293,7 +290,6 @@ def _environment(number: int, world: int, place: RankLocation, address: str, ans
 
 
 def _end(code: int) -> str:
-    """Return how a process ended, by its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     known = -code in {int(one) for one in signal.Signals}

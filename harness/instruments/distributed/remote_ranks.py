@@ -114,7 +114,6 @@ def serve(launch: Launch) -> None:
 
 
 def _role(*words: object) -> list[str]:
-    """Return the command of one of this module's roles."""
     return [sys.executable, "-u", "-m", REMOTE, *map(str, words)]
 
 
@@ -218,7 +217,6 @@ def _live(start: str) -> None:
 
 
 def _answers(start: str) -> None:
-    """Forward answers; end as the rank ended."""
     client, descriptor, number = store(), int(os.environ["ANSWERS"]), 0
     os.set_inheritable(descriptor, False)
     with open(descriptor, "wb", buffering=0) as answers:
@@ -307,7 +305,6 @@ class Served:
                 self._process.kill()
 
     def _or_kill(self, work: Any) -> None:
-        """Kill the rank if the store cannot be reached any more."""
         try:
             work()
         except (RuntimeError, OSError):

@@ -100,7 +100,6 @@ def memory_events(profile: Any, mark: str) -> list[tuple[str, int]]:
 
 
 def _live_peaks(profile: Any) -> list[int]:
-    """Return the most live bytes from each mark to the next."""
     live_B = 0
     peaks: list[int] = []
     for name, delta_B in memory_events(profile, _MARK):

@@ -137,7 +137,6 @@ class Ledger:
         return Timeline(_in_order(before) + _in_order(steady), kinds, len(before), round_to_B)
 
     def _with_workspaces(self) -> list[MemoryEvent]:
-        """Return the events, with the measured workspace of each call."""
         events, answers = list(self.events), workspaces(self._calls.values())
         for index, call in self._calls.items():
             events[index] = events[index]._replace(delta_B=answers[call])

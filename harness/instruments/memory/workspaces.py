@@ -160,7 +160,6 @@ def chunk_cat_bytes(tensors: Sequence[Tensor], dim: int, chunks: int, out: Tenso
 
 
 def _is_view(tensor: Tensor, dim: int, chunks: int) -> bool:
-    """Return whether `tensor` can be viewed as chunks along `dim` without a copy."""
     try:
         tensor.view(*tensor.shape[:dim], chunks, -1)
     except RuntimeError:

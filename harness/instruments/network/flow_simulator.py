@@ -148,7 +148,6 @@ def simulate_routed(
 
 
 def _loads_B(clos: Clos, flows: Flows, spine_F: IntArray) -> FloatArray:
-    """Return the bytes by link (L,)."""
     load_B_L = np.zeros(clos.links)
     for link_F in clos.paths(flows.source, flows.destination, spine_F).T:
         crosses_F = link_F >= 0

@@ -78,7 +78,6 @@ def bus_bandwidth(kind: str, ranks: int, size_B: float, time_s: float) -> float:
 
 
 def _whole(kind: str, nic_HG: IntArray, size_B: float) -> Flows:
-    """Return the flows of a collective, not split over queue pairs."""
     (hosts, gpus), nic_N = nic_HG.shape, nic_HG.ravel()
     if kind == "allreduce":
         source, destination = nic_N, np.roll(nic_HG, 1, axis=0).ravel()

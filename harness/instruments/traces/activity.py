@@ -311,7 +311,6 @@ class Activity:
 
     @cached_property
     def _operators(self) -> Mask:
-        """Return the operators that compute on the host's training threads. [event]"""
         trace = self.trace
         works = trace.named(r"^autograd::engine::evaluate_function|^ProfilerStep#")
         training = np.isin(trace.track_of, [*np.unique(trace.track_of[works]), self.training_track])

@@ -157,7 +157,6 @@ def _next_rank(present: Mask, aligned: set[int]) -> tuple[int, int] | None:
 def _waits(
     activities: Sequence[Activity], events: Ints, arrival_ns: Ints, offsets_ns: Ints
 ) -> tuple[dict[int, Wait], ...]:
-    """Return the wait of each rank but the last in each collective."""
     arrival_ns = np.where(events >= 0, arrival_ns, np.iinfo(np.int64).min)
     last = arrival_ns.argmax(axis=1)
     waits: tuple[dict[int, Wait], ...] = tuple({} for _ in activities)
@@ -319,14 +318,12 @@ def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
 
 
 def _both_s(activity: Activity, chosen: Sequence[int], one: Mask, other: Mask) -> float:
-    """Return the mean time per step in which events of two kinds run."""
     start_ns, end_ns = activity.edges_ns[list(chosen)].T
     both = intersection(activity.trace.pieces(one), activity.trace.pieces(other))
     return float(np.mean(covered_ns(both, start_ns, end_ns))) / 1e9
 
 
 def _missing(activity: Activity) -> tuple[str, ...]:
-    """Return what a rank's trace does not have."""
     trace = activity.trace
     found = []
     launches = int(np.sum(trace.of_kind(EventKind.LAUNCH)))

@@ -123,7 +123,6 @@ def _mean(of: Breakdown, state: State) -> Floats:
 
 
 def _lower_bound(excess: Floats, other: Floats | None, error_rate: float) -> tuple[float, float]:
-    """Return the mean difference and its one-sided lower bound."""
     difference = float(excess.mean() - (0.0 if other is None else other.mean()))
     samples = [one for one in (excess, other) if one is not None]
     counts = [_effective(one) for one in samples]
@@ -331,12 +330,10 @@ def _ms(time_s: float) -> str:
 
 
 def _short(time_s: float) -> str:
-    """Return a short time in the unit that suits it."""
     if time_s < 1e-3:
         return f"{1e6 * time_s:.3g} µs"
     return f"{1e3 * time_s:.3g} ms" if time_s < 1 else f"{time_s:,.3g} s"
 
 
 def _counted(count: float) -> str:
-    """Return a number per step."""
     return f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"

@@ -43,8 +43,6 @@ _NO_RAW = msgspec.Raw(b"")
 
 
 class _Args(msgspec.Struct, gc=False):
-    """The arguments of an event that a column needs."""
-
     correlation: Any = None
     external_id: Any = msgspec.field(default=None, name="External id")
     sequence: Any = msgspec.field(default=None, name="Sequence number")
@@ -193,7 +191,6 @@ def _columns(path: Path, document: _Document) -> RankTrace:
 
 
 def _taken(document: _Document) -> Iterator[_Event]:
-    """Yield each event and let go of it."""
     events = document.traceEvents or []
     document.traceEvents = None
     events.reverse()

@@ -176,7 +176,6 @@ def _communication_table(of: Breakdown) -> TraceTable:
 
 
 def _known_by(activity: Activity, event: int) -> str:
-    """Return by what a kernel was recognized, and whether it computes, too."""
     how = int(activity.on_device.recognized_by[event])
     family = recognized(activity.trace.name(event)).family if how == BY_NAME else None
     known = f"name, {family.library}" if family else HOW[how]

@@ -98,7 +98,6 @@ def segments(activity: Activity, waits: Mapping[int, Wait] | None = None) -> Seg
 
 
 def _cut(activity: Activity, bounds: list[Ints]) -> tuple[Ints, Ints, Ints]:
-    """Return the intervals between all bounds within the steps: start, end, step."""
     at = np.unique(np.concatenate([*bounds, activity.edges_ns.ravel()]))
     start_ns, end_ns, step = at[:-1], at[1:], activity.step_at(at[:-1])
     kept = step >= 0
@@ -137,7 +136,6 @@ def _apply_waits(waits: Mapping[int, Wait], start_ns: Ints, states: Ints, events
 
 
 def _joined(cut: Segments) -> Segments:
-    """Return the same states with equal neighbours as one segment."""
     if not len(cut.start_ns):
         return cut
     columns = (cut.state, cut.event, cut.slower_rank, cut.step)

@@ -257,7 +257,6 @@ def covered_ns(of: OwnedTimes, start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _before(of: OwnedTimes, at_ns: Ints) -> Ints:
-    """Return how much of the pieces is before each instant."""
     total = np.concatenate(([0], np.cumsum(of.end_ns - of.start_ns)))
     at = np.searchsorted(of.start_ns, at_ns, side="right")
     last = np.maximum(at - 1, 0)

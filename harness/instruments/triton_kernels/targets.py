@@ -72,7 +72,6 @@ def of_ptx(text: str, architecture: str) -> list[KernelUsage]:
 
 
 def _tool(name: str) -> str:
-    """Return the path of one of NVIDIA's tools in Triton's package."""
     try:
         import triton
 
@@ -199,7 +198,6 @@ def _compile(compilation: Compilation, target: str) -> Any:
 
 
 def _jit_function(compilation: Compilation) -> Any:
-    """Return the function below its tuner."""
     from triton.runtime.jit import JITFunction
 
     function = compilation.function

@@ -253,7 +253,6 @@ Keys = tuple[Hashable, Hashable]  # an event, with its bytes and shape and witho
 
 
 def _allocations(timeline: Timeline) -> list[Keys]:
-    """Return the allocations, by storage."""
     return [
         ((place, kind, stream, delta_B), (place.phase, place.operation, kind, stream))
         for kind, (_, delta_B, place, stream) in zip(
@@ -351,7 +350,6 @@ def _length(fewer: Sequence[int], left: int, more: Sequence[int], right: int) ->
 
 
 def _run(fewer: Sequence[int], left: int, more: Sequence[int], right: int) -> int:
-    """Return how many events are equal from `left` and `right` on."""
     pairs = zip(fewer[left:], more[right:], strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -388,13 +386,11 @@ def with_first_step(timeline: Timeline) -> Timeline | None:
 
 
 def _releases_others(update: Sequence[MemoryEvent]) -> bool:
-    """Return whether an update releases storages that it did not allocate."""
     own = {one.storage for one in update if one.delta_B > 0}
     return any(one.storage not in own for one in update)
 
 
 def _kept(steady: Sequence[MemoryEvent]) -> set[int]:
-    """Return the storages that a step allocates and does not release."""
     released = {one.storage for one in steady if one.delta_B < 0}
     return {one.storage for one in steady if one.delta_B > 0} - released
 
