@@ -221,10 +221,7 @@ def present(mark: str) -> set[str]:
 
 
 def doubled(stood: list[Result], now: list[Result]) -> list[str]:
-    """Return cells with two results that need not have them.
-
-    Of a group that was cut short, all are sampled anew: their ratios are of one process's rounds.
-    """
+    """Return cells with two results, but for groups that were cut short, which are sampled anew."""
     fresh = now[len(stood) :]
     before, after = ({one.cell for one in some} for some in (stood, fresh))
     again = []

@@ -139,10 +139,7 @@ def source(of):
 
 
 def test_an_answer_and_a_claim_of_the_same_row_say_the_same():
-    """One may refer to more than the other, not each to a statement of one document that the other lacks.
-
-    GB200's cost was once the source's words in one file and a misquotation in the other.
-    """
+    """One may refer to more than the other, but not each to what the other lacks of one document."""
     compared = set()
     for answer in ANSWERS:
         for name in (*answer.get("judged", ()), *answer.get("related", ())):

@@ -88,10 +88,7 @@ def test_the_limit_bites_and_only_the_named_process():
 
 
 def touched(tmp_path, limit_B):
-    """Return the group's account after a process has touched a file four times, and the bytes that it read.
-
-    The file has no page in memory at first: its blocks of the disk were never touched.
-    """
+    """Return the account after a process has touched a new file four times, and the bytes that it read."""
     if not can_leave(str(tmp_path)):
         pytest.skip(f"{tmp_path} is on no disk")
     path = tmp_path / f"mapped{limit_B}"

@@ -56,10 +56,7 @@ def share_of(process):
 
 @needs_quota
 def test_a_process_gets_no_more_than_its_share_and_leaves_the_group():
-    """Other work on this machine lowers the share, so that only the upper limit can be asserted.
-
-    The first period's quota may come on top: 4 ms of 100.
-    """
+    """Only the upper limit: other work lowers the share. A first quota may come on top, 4 ms of 100."""
     own = group_places(CPU).own / "cgroup.procs"
     with started(BURN) as process:
         with CpuQuota() as quota:

@@ -46,10 +46,7 @@ def wait_for(condition, limit_s=60):
 
 
 def left(mark):
-    """Return what a test may leave: processes, files of /dev/shm, and named network namespaces.
-
-    Processes are descendants of this one, or have the mark: a forked rank has the mark of its template.
-    """
+    """Return processes below this one or with the mark (forked ranks have it), shared files, namespaces."""
     found = {*bearing(mark)}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):

@@ -151,10 +151,7 @@ class Dying:
 
 
 def die_in_a_put(state: State, victim: int, in_turn: bool) -> list[Any]:
-    """Kill the victim in the middle of a put to rank 0; return what the others' waits raise.
-
-    Also how many numbers came, and whether a put to the victim and the link's close end.
-    """
+    """Kill the victim in a put to rank 0; return what waits raise, numbers that came, and if a close ends."""
     link = state.get("link") or OneSided("127.0.0.1")
     whole = torch.zeros(1000)
     buffer, (arrived,) = link.buffer(whole), link.signals(1)

@@ -118,10 +118,7 @@ def random_steps(count: int = COUNT, seed: int = SEED) -> Iterator[TrainingStep]
 
 
 def fails(step: TrainingStep) -> bool:
-    """Return whether torch refuses the step.
-
-    Its per-operation checkpointing has no shifts of nf4's bits. Muon leaves AdamW no parameters of adapters.
-    """
+    """Return whether torch refuses the step: per-operation recomputation of nf4, or Muon for adapters."""
     lora, checkpointing = step.settings_of("lora"), step.settings_of("activation_checkpointing")
     if lora is None:
         return False

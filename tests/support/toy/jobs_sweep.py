@@ -84,10 +84,7 @@ def begun(folder):
 
 
 def assert_truthful(folder, cells):
-    """Assert that each cell's record says what became of it: ok, or lost with its process.
-
-    A cell that was lost may have been tried again by the next submitter, none that ended ok.
-    """
+    """Assert that each record is ok, or lost with its process; only a lost cell may be tried again."""
     written = [json.loads(line) for line in (folder / "out/records.jsonl").read_text().splitlines()]
     records = {record.cell.id: record for record in read_records(folder / "out")}
     assert records.keys() == {one.id for one in cells}

@@ -38,10 +38,7 @@ def kind_of(event: dict, communication: str) -> str:
 
 
 def counted(path: Path, communication: str, between: tuple[int, int] | None = None) -> dict[str, int]:
-    """Return nanoseconds of each kind of work between two times, by default from the first event to the last.
-
-    `between` is in nanoseconds of the file's own clock.
-    """
+    """Return nanoseconds of each kind of work, of all events or `between` two times in nanoseconds."""
     intervals: dict[str, list[tuple[int, int]]] = {}
     for event in events_of(path):
         kind = kind_of(event, communication)

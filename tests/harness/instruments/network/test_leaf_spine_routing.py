@@ -23,10 +23,7 @@ def nics(hosts, gpus):
 
 
 def walked(hosts, gpus, size):
-    """Return the bytes that cross the network by (NIC, NIC), following each ring's chunks.
-
-    Ring r enters a host at GPU r, visits the others, and comes back to leave by the NIC of r.
-    """
+    """Return bytes by (NIC, NIC), following each ring's chunks: in and out of a host by one NIC."""
     ranks, crossed = hosts * gpus, Counter()
     for rail in range(gpus):
         ring = [(host, (rail + step) % gpus) for host in reversed(range(hosts)) for step in range(gpus)]

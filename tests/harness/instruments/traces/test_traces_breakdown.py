@@ -252,10 +252,7 @@ US = 1000
 def training(
     folder, seed, steps=12, world=4, slow_rank=-1, slow=0, loading=0, gap=0, communication=300, host=""
 ):
-    """Write ranks whose products take 500 us with some noise, then a gather that ends for all at once.
-
-    In us, `slow` is added to the products of one rank, `loading` to each step, `gap` before two launches.
-    """
+    """Write ranks of 500 us of noisy products, then a gather; `slow`, `loading` and `gap` add us."""
     folder.mkdir(exist_ok=True)
     draw = random.Random(seed)
     writers = [Writer(rank=rank, world_size=world, host=host) for rank in range(world)]
