@@ -22,11 +22,11 @@ from harness.claims.evidence import (
     ILLUSTRATION,
     INSIDE,
     OUTSIDE,
-    UNDECIDED,
     Evidence,
     Findings,
     Share,
     evidence_of,
+    share_of,
     side,
 )
 from harness.claims.model import Verdict
@@ -46,7 +46,6 @@ NO_EVIDENCE = "no evidence"
 ANSWERS = (CONFIRMED, PARTLY, CONTRADICTED, MISQUOTED, PLAUSIBLE, IMPLAUSIBLE, NOT_DECIDED, NO_EVIDENCE)
 
 NOT_MEASURED = "no run here measures it"
-
 WITHOUT_INTERVAL = "the values of this run have no interval: it needs more repeats"
 
 MOST = 0.9
@@ -126,41 +125,33 @@ def _stable(claim: PaperClaim, answer: Judgement, halves: Sequence[Findings]) ->
     """Return the answer, or that it is undecided where the halves of the processes give other words."""
     if answer.word in (MISQUOTED, NO_EVIDENCE):
         return answer
-    words = [_answer(claim, _evidence(claim, half)).word for half in halves]
-    if set(words) <= {answer.word}:
+    words = dict.fromkeys(_answer(claim, _evidence(claim, half)).word for half in halves)
+    if words.keys() <= {answer.word}:
         return answer
-    each = " and ".join(dict.fromkeys(words))
-    return Judgement(
-        NOT_DECIDED, "C", f"all processes give {answer.word}, the halves of them {each}: {answer.why}"
-    )
+    turned = f"all processes give {answer.word}, the halves of them {' and '.join(words)}"
+    return Judgement(NOT_DECIDED, "C", f"{turned}: {answer.why}")
 
 
 def _lacking(verdicts: Sequence[Verdict], missing: Sequence[str]) -> str:
     """Return the first reason why there is no value, and how many others there are."""
-    reasons = dict.fromkeys(
-        WITHOUT_INTERVAL if one.reason.startswith(NO_INTERVAL) else one.reason
-        for one in verdicts
-        if one.reason
-    )
-    reasons |= dict.fromkeys(f"no results of suite {name.partition('/')[0]}" for name in missing)
-    if len(reasons) < 2:
-        return next(iter(reasons), "")
-    return f"{next(iter(reasons))}, and {counted(len(reasons) - 1, 'more reason')}"
+    found = [one.reason for one in verdicts if one.reason]
+    found = [WITHOUT_INTERVAL if one.startswith(NO_INTERVAL) else one for one in found]
+    found += [f"no results of suite {name.partition('/')[0]}" for name in missing]
+    first, *others = dict.fromkeys(found or [""])
+    return f"{first}, and {counted(len(others), 'more reason')}" if others else first
 
 
 def _what_decides(evidence: Sequence[Evidence]) -> str:
     """Return the run that would decide: `suite=profiling on *MI300X*`, under the claim's own conditions."""
-    counted_ = next((one for one in evidence if not one.related and one.grade != ILLUSTRATION), None)
-    if counted_ is None:
+    judged = next((one.judged for one in evidence if not one.related and one.grade != ILLUSTRATION), None)
+    if judged is None:
         return ""
-    conditions = counted_.judged.conditions
-    device = conditions.get("device_name", "").replace("*", " ").strip().replace(" | ", " or ")
-    device = device or {"cuda": "GPUs"}.get(conditions.get("device", ""), "the claim's own hardware")
-    return f"suite={counted_.judged.suite} on {' '.join(device.split())}"
+    device = judged.conditions.get("device_name", "").replace("*", " ").strip().replace(" | ", " or ")
+    device = device or {"cuda": "GPUs"}.get(judged.conditions.get("device", ""), "the claim's own hardware")
+    return f"suite={judged.suite} on {' '.join(device.split())}"
 
 
 def _answer(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
-    """Return the answer by these values."""
     evidence = [one for one in evidence if not one.related]
     if claim.misquoted:
         missing = f"Not built: {claim.not_built}." if claim.not_built else ""
@@ -192,12 +183,10 @@ def _is_enough(share: Share) -> bool:
 def _first(claim: PaperClaim, evidence: Sequence[Evidence], outcome: str) -> tuple[str, str] | None:
     """Return the strength of the best value with an outcome, and what it is: measured before published."""
 
-    def rank(one: Evidence) -> tuple[str, bool]:
-        return one.strength, one.grade != Origin.MEASURED
-
+    best_first = sorted(evidence, key=lambda one: (one.strength, one.grade != Origin.MEASURED))
     found = [
         (one, verdict.ours)
-        for one in sorted(evidence, key=rank)
+        for one in best_first
         for verdict, its in zip(one.verdicts, one.outcomes, strict=True)
         if one.decides and its == outcome and verdict.ours is not None
     ]
@@ -227,15 +216,12 @@ def _value_of(one: Evidence, value: float) -> str:
 
 def _predictions(evidence: Sequence[Evidence]) -> list[Share]:
     """Return the shares of predicted values, those of one judged claim together."""
+    predicted = sorted((one for one in evidence if one.strength == "B"), key=lambda one: one.claim)
     shares = []
-    predicted = [one for one in evidence if one.strength == "B"]
-    for _, some in groupby(sorted(predicted, key=lambda one: one.claim), key=lambda one: one.claim):
-        of = list(some)
-        outcomes = [outcome for one in of for outcome in one.outcomes]
-        decided = [outcome for outcome in outcomes if outcome != UNDECIDED]
-        close = len(outcomes) - len(decided)
-        name = f"predicted, {of[0].judged.quoted_by}"
-        shares.append(Share(name, decided.count(INSIDE), len(decided), close))
+    for _, some in groupby(predicted, key=lambda one: one.claim):
+        first, *others = some
+        outcomes = [outcome for one in (first, *others) for outcome in one.outcomes]
+        shares.append(share_of(f"predicted, {first.judged.quoted_by}", outcomes))
     return shares
 
 
@@ -245,9 +231,8 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
         return Judgement(NO_EVIDENCE, "D", claim.untestable)
     published = [one for one in claim.public if one.values and claim.band and not one.own]
     outcomes = [outcome for one in evidence for outcome in one.context]
-    outcomes += [
-        side(claim.band, value, value) for one in published if claim.band for value in one.values.values()
-    ]
+    values = [value for one in published for value in one.values.values()]
+    outcomes += [side(claim.band, value, value) for value in values if claim.band]
     if not outcomes:
         others = [one for one in evidence if one.grade != ILLUSTRATION]
         if untested := next((one.method for one in others if one.is_untested), ""):
@@ -260,27 +245,23 @@ def _context(claim: PaperClaim, evidence: Sequence[Evidence]) -> Judgement:
     far = not claim.exists and (outside > HALF * n if claim.often else outside >= MOST * n)
     word = NOT_DECIDED if n < FEWEST else PLAUSIBLE if most else IMPLAUSIBLE if far else NOT_DECIDED
     grades = dict.fromkeys(
-        [*(one.grade for one in evidence if one.context), *["published"][: len(published)]]
+        [*(one.grade for one in evidence if one.context), *["published"] * bool(published)]
     )
-    bands = [claim.band, *(one.judged.accepted for one in evidence)]
-    where = "in the accepted band" if all(map(_has_two_ends, bands)) or claim.band else "on the claimed side"
+    closed = claim.band or all(math.isfinite(end) for one in evidence for end in one.judged.accepted)
+    where = "in the accepted band" if closed else "on the claimed side"
     outward = f", {outside} outside" if outside and n - inside - outside else ""
     return Judgement(word, "C", f"{inside} of {n} values {where}{outward} ({', '.join(grades)})")
-
-
-def _has_two_ends(band: tuple[float, float] | None) -> bool:
-    return band is None or all(map(math.isfinite, band))
 
 
 def _public_share(claim: PaperClaim, record: PublicRecord) -> Share:
     assert claim.band is not None  # refused where it decides without one
     # Named values of a formula may lie on an edge; published ones lie on a side or on none.
     outcomes = [side(claim.band, value, value) for value in record.values.values()]
-    decided = [one for one in outcomes if one != UNDECIDED]
+    share = share_of(record.of, outcomes)
     if record.origin == "published":
-        return Share(record.of, decided.count(INSIDE), len(decided), len(outcomes) - len(decided))
+        return share
     where = _where(record.values, [one == INSIDE for one in outcomes])
-    return Share(record.of, decided.count(INSIDE), len(decided), 0, where, is_formula=True)
+    return share._replace(close=0, where=where, is_formula=True)
 
 
 def _where(names: Iterable[str], inside: Sequence[bool]) -> str:

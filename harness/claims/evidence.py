@@ -13,15 +13,9 @@ from typing import NamedTuple
 from harness.claims.model import Claim, Interpretation, Verdict
 from harness.records import Origin
 
-ILLUSTRATION = "illustration"
-"""The grade of values that the set-up fixes beforehand: no evidence."""
-
-TIMES_FARTHER = 3
-"""How many times farther than the method's largest error a predicted value must be from the band's edge."""
-
-HAIR = 0.01
-"""Relative distance to the edge of a band below which a value lies on neither side."""
-
+ILLUSTRATION = "illustration"  # the grade of values that the set-up fixes beforehand: no evidence
+TIMES_FARTHER = 3  # times the method's largest error that a predicted value must be from the band's edge
+HAIR = 0.01  # relative distance to the edge of a band below which a value lies on neither side
 ANOTHER_CLASS = frozenset(("origin", "device", "device_name", "network", "fabric"))
 """Differences that make a value context. One that differs in nothing else has the claim's own conditions."""
 
@@ -69,6 +63,12 @@ class Share(NamedTuple):
     is_formula: bool = False  # the source's own, which needs no number of values
 
 
+def share_of(of: str, outcomes: Sequence[str]) -> Share:
+    """Return how many of the outcomes that are not undecided are inside."""
+    close = outcomes.count(UNDECIDED)
+    return Share(of, outcomes.count(INSIDE), len(outcomes) - close, close)
+
+
 class Evidence(NamedTuple):
     """Our values on one judged claim that are of one group and were obtained in one way."""
 
@@ -108,27 +108,18 @@ class Evidence(NamedTuple):
     @property
     def share(self) -> Share:
         """Return how many of the values that are not undecided lie inside the band."""
-        decided = [one for one in self.outcomes if one != UNDECIDED]
-        of = ", ".join(filter(None, [self.grade, self.group]))
-        return Share(of, decided.count(INSIDE), len(decided), len(self.outcomes) - len(decided))
+        return share_of(", ".join(filter(None, [self.grade, self.group])), self.outcomes)
 
     @property
     def context(self) -> list[str]:
-        """Return the outcomes of values under the claim's own conditions, but for its class of device.
-
-        What a method predicts whose error is not known says nothing.
-        """
+        """Return outcomes of values under all conditions but the device's, by methods of known error."""
         if self.related or self.grade == ILLUSTRATION or self.is_untested:
             return []
-        return [
-            outcome
-            for verdict, outcome in zip(self.verdicts, self.outcomes, strict=True)
-            if {one.condition for one in verdict.differs} <= ANOTHER_CLASS
-        ]
+        each = zip(self.verdicts, self.outcomes, strict=True)
+        return [outcome for of, outcome in each if {one.condition for one in of.differs} <= ANOTHER_CLASS]
 
 
-Judged = Mapping[str, tuple[Claim, Sequence[Verdict]]]
-"""The claims of conf/claims by <suite>/<id>, with the verdicts on their interpretations."""
+Judged = Mapping[str, tuple[Claim, Sequence[Verdict]]]  # of <suite>/<id>, with verdicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,31 +151,17 @@ def evidence_of(name: str, findings: Findings, related: bool = False) -> list[Ev
         key = interpretation.group, grade, strength, predictor
         # Two names of one interpretation are one value; two workloads of the same value are two.
         groups.setdefault(key, {}).setdefault(_value_key(interpretation), (one, outcome))
-    return [
-        Evidence(
-            name,
-            claim,
-            group,
-            grade,
-            strength,
-            tuple(verdict for verdict, _ in values.values()),
-            tuple(outcome for _, outcome in values.values()),
-            min(one.low for one, _ in values.values() if one.low is not None),
-            max(one.high for one, _ in values.values() if one.high is not None),
-            tuple(
-                dict.fromkeys(
-                    findings.runs[one.cell] for one, _ in values.values() if one.cell in findings.runs
-                )
-            ),
-            predictor,
-            related,
-        )
-        for (group, grade, strength, predictor), values in groups.items()
-    ]
+    evidence = []
+    for (group, grade, strength, predictor), values in groups.items():
+        its, outcomes = zip(*values.values(), strict=True)
+        low, high = min(one.low for one in its), max(one.high for one in its)
+        runs = tuple(dict.fromkeys(findings.runs[one.cell] for one in its if one.cell in findings.runs))
+        how = grade, strength, its, outcomes, low, high, runs, predictor
+        evidence.append(Evidence(name, claim, group, *how, related))
+    return evidence
 
 
 def _value_key(one: Interpretation) -> tuple[object, ...]:
-    """Return what a value is, whatever the interpretation is called."""
     what = one.metric, one.method, one.workload, one.variant, one.divide_by, one.relative_to, one.stat
     return *what, one.order
 
@@ -199,10 +176,7 @@ def _outcome(claim: Claim, verdict: Verdict, margin: float) -> str:
 
 
 def side(band: tuple[float, float], low: float, high: float, margin: float = HAIR) -> str:
-    """Return on which side of a band's edges an interval lies, even when it is widened by a relative margin.
-
-    A value that equals an edge exactly, as counts and formulas do, lies inside.
-    """
+    """Return where an interval, widened by a margin, lies to a band; a value on an edge lies inside."""
     first, last = band
     if margin <= HAIR and low == high and low in band:
         return INSIDE
@@ -213,32 +187,24 @@ def side(band: tuple[float, float], low: float, high: float, margin: float = HAI
 
 
 def _grade(claim: Claim, verdict: Verdict) -> tuple[str, str]:
-    """Return in words how a value was obtained, and its strength."""
     if claim.not_judged:
         return ILLUSTRATION, "C"
     if verdict.where == "as stated":
-        if verdict.origin == Origin.CALCULATED:
-            return "by the source's own formula", "A"
-        return str(verdict.origin), "A"
-    if verdict.origin == Origin.MEASURED:
-        return "measured on other hardware", "C"
-    return str(verdict.origin), "C"
+        calculated = verdict.origin == Origin.CALCULATED
+        return "by the source's own formula" if calculated else str(verdict.origin), "A"
+    measured = verdict.origin == Origin.MEASURED
+    return "measured on other hardware" if measured else str(verdict.origin), "C"
 
 
 def _predicted(
     name: str, interpretation: Interpretation, verdict: Verdict, findings: Findings
 ) -> MethodError | None:
     """Return the method that predicted a value under the claim's own conditions; None for no such method."""
-    if any(one.condition != "origin" for one in verdict.differs):
-        return None
     of = {name.partition("/")[0], name}
-    return next(
-        (
-            one
-            for one in findings.methods
-            if of & set(one.predicts)
-            and one.origin == verdict.origin
-            and (not one.metrics or interpretation.metric in one.metrics)
-        ),
-        None,
-    )
+    for one in findings.methods:
+        predicts_it = of & {*one.predicts} and interpretation.metric in (
+            one.metrics or [interpretation.metric]
+        )
+        if predicts_it and one.origin == verdict.origin:
+            return None if any(each.condition != "origin" for each in verdict.differs) else one
+    return None

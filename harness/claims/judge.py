@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,35 +35,29 @@ if TYPE_CHECKING:
     from harness.statistics import Ratio
 
 
-BASELINE = "baseline"
-
-
 class Order(NamedTuple):
     """Variants in the order that a claim gives them."""
 
     steps: tuple[AdjacentRatio, ...]
-    origin: str
     records: Mapping[str, Sequence[Record]]  # of each variant, those that have the metric
-    noise: tuple[float, float] | None = None  # of a variant against itself, where the smallest step is in it
-
-    @property
-    def least(self) -> AdjacentRatio:
-        """Return the smallest step, which decides."""
-        return min(self.steps, key=lambda step: step.ratio)
+    value: ClaimValue  # of the smallest step, which decides, with a record of its later variant
 
 
 def order_of(interpretation: Interpretation, cells: RecordsByVariant) -> Order:
     """Return the steps between the variants; raises `NoValueError`, which names the variant."""
     order = interpretation.order
     records = {variant: _of_variant(interpretation, variant, cells.get(variant, ())) for variant in order}
-    origins = {variant: origin_of(interpretation, records_of) for variant, records_of in records.items()}
+    origins = {variant: origin_of(interpretation, of) for variant, of in records.items()}
     _refuse_unlike("origins", origins)
-    _refuse_unlike(
-        "units", {variant: _unit(interpretation, records_of[0]) for variant, records_of in records.items()}
-    )
+    _refuse_unlike("units", {variant: _unit(interpretation, of[0]) for variant, of in records.items()})
     steps = tuple(_step(interpretation, pair, records) for pair in pairwise(order))
-    records_of = Order(steps, origins[order[0]], records)
-    return records_of._replace(noise=_noise(interpretation, records_of.least, cells))
+    least = min(steps, key=lambda step: step.ratio)
+    record, noise = records[least.after][0], _noise(interpretation, least, cells)
+    origin, rests_on = origins[order[0]], (least.basis, least.processes, least.samples)
+    value = ClaimValue(
+        least.ratio, least.low, least.high, origin, record, record.conditions, *rests_on, noise
+    )
+    return Order(steps, records, value)
 
 
 def increases(claim: Claim, ratio: float) -> bool:
@@ -97,19 +91,14 @@ def _of_variant(interpretation: Interpretation, variant: str, records: Sequence[
         if not any(record.status == Status.OK for record in usable):
             raise NoValueError(missing_reason(interpretation, usable[0]))
         origin_of(interpretation, usable)
-        samples = _samples(interpretation, usable)
+        well = (record for record in usable if record.status == Status.OK)
+        measured = (measurement(one, interpretation.metric, interpretation.method) for one in well)
+        samples = [value for one in measured if one is not None for value in one.samples]
         if not samples or not all(math.isfinite(value) and value > 0 for value in samples):
             raise NoValueError(f"not every {interpretation.metric} by {interpretation.method} is above 0")
     except NoValueError as reason:
         raise NoValueError(f"{variant}: {reason}", records[0].cell.id) from None
     return usable
-
-
-def _samples(interpretation: Interpretation, records: Sequence[Record]) -> list[float]:
-    """Return the samples of the records that ended ok, all repeats together."""
-    well = (record for record in records if record.status == Status.OK)
-    measurements = (measurement(record, interpretation.metric, interpretation.method) for record in well)
-    return [value for one in measurements if one is not None for value in one.samples]
 
 
 def _unit(interpretation: Interpretation, record: Record) -> str:
@@ -124,9 +113,7 @@ def _refuse_unlike(what: str, of_variants: Mapping[str, str]) -> None:
 
 
 def _step(
-    interpretation: Interpretation,
-    variants: tuple[str, str],
-    records: Mapping[str, Sequence[Record]],
+    interpretation: Interpretation, variants: tuple[str, str], records: Mapping[str, Sequence[Record]]
 ) -> AdjacentRatio:
     """Return the step, by pairs where several processes have both variants, else by the ranges of samples."""
     before, after = (records[variant] for variant in variants)
@@ -140,20 +127,17 @@ def _noise(
     interpretation: Interpretation, least: AdjacentRatio, cells: RecordsByVariant
 ) -> tuple[float, float] | None:
     """Return the noise band of the first variant, or of the baseline, if the smallest step lies in it."""
-    candidates = (interpretation.order[0], BASELINE)
-    variant = next((one for one in candidates if one + AGAIN in cells), "")
-    if not variant or least.basis != "pairs":
+    candidates = (interpretation.order[0], "baseline")
+    variant = next((one for one in candidates if one + AGAIN in cells), None)
+    if variant is None or least.basis != "pairs":
         return None
     return noise_around(interpretation, least.ratio, cells.get(variant, ()), cells[variant + AGAIN])
 
 
-Combination = frozenset[str]
-"""The factors that a variant has; none: the baseline."""
-
+Combination = frozenset[str]  # the factors that a variant has; none: the baseline
 NOTHING: Combination = frozenset()
 
-Powers = Mapping[Combination, float]
-"""The power of each combination's gain in a product; the baseline's gain is 1."""
+Powers = Mapping[Combination, float]  # of each combination's gain in a product; the baseline's gain is 1
 
 
 class GreedyStep(NamedTuple):
@@ -165,10 +149,7 @@ class GreedyStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Factorial:
-    """The times of all combinations of `factors`; `log_s` has one mapping per round, in a list per process.
-
-    `left_out`: factors that are not in it, because some combination with them has no time.
-    """
+    """Logarithms of all combinations' times, by process and round; `left_out`: factors without some."""
 
     factors: tuple[str, ...]
     log_s: tuple[tuple[Mapping[Combination, float], ...], ...]
@@ -283,10 +264,8 @@ def _largest(
     for size in range(len(factors), 1, -1):
         for chosen in combinations(factors, size):
             needed = subsets(chosen)
-            whole = [
-                samples for _, samples in sorted(repeats.items()) if all(one in samples for one in needed)
-            ]
-            if whole:
+            every = [samples for _, samples in sorted(repeats.items())]
+            if whole := [samples for samples in every if all(one in samples for one in needed)]:
                 left_out = tuple(one for one in factors if one not in chosen)
                 return Factorial(chosen, tuple(_rounds(one, needed) for one in whole), left_out)
     return None
@@ -295,7 +274,6 @@ def _largest(
 def _rounds(
     samples: Mapping[Combination, tuple[float, ...]], needed: Sequence[Combination]
 ) -> tuple[dict[Combination, float], ...]:
-    """Return the rounds that all combinations have, each with the logarithm of every time."""
     count = min(len(samples[one]) for one in needed)
     return tuple({one: math.log(samples[one][index]) for one in needed} for index in range(count))
 
@@ -304,15 +282,11 @@ def _product(log_s: Mapping[Combination, float], powers: Powers) -> float:
     return math.exp(math.fsum(power * (log_s[NOTHING] - log_s[one]) for one, power in powers.items()))
 
 
-NOT_JUDGED = "not judged"
-"""The difference of every value on a claim whose outcome the set-up fixes beforehand."""
+NOT_JUDGED = "not judged"  # the difference of every value on a claim whose outcome the set-up fixes
 
 
 def judge(claims: Iterable[Claim], records: Sequence[Record], points: bool = False) -> list[Verdict]:
-    """Return one verdict per interpretation of each claim, in the order of the claims.
-
-    `points`: values of which there are too few to have an interval are compared as they are.
-    """
+    """Return a verdict per interpretation, in order; `points`: too few values are compared as they are."""
     cells: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for record in records:
         cell = record.cell
@@ -360,37 +334,41 @@ def differences(
 
 def is_met(recorded: str, stated: str) -> bool:
     """Return whether a recorded condition is one that a claim states; see `differences`."""
-    return any(_meets(recorded, allowed) for allowed in stated.split(" | "))
-
-
-def _meets(recorded: str, allowed: str) -> bool:
-    return fnmatchcase(recorded, allowed) if "*" in allowed else recorded == allowed
+    return any(
+        fnmatchcase(recorded, allowed) if "*" in allowed else recorded == allowed
+        for allowed in stated.split(" | ")
+    )
 
 
 def _verdict(claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool) -> Verdict:
     try:
         if interpretation.order:
-            return _ordered(claim, interpretation, order_of(interpretation, cells))
-        return _compared(claim, interpretation, value_of(claim, interpretation, cells, points))
+            order = order_of(interpretation, cells)
+            differ, found = _differences_of_variants(claim, order), order_outcome(claim, order.steps)
+            return _compared(claim, interpretation, order.value, found, differ, order.steps)
+        value = value_of(claim, interpretation, cells, points)
+        differ = differences(claim, value.conditions, value.origin, value.record.status)
+        found = outcome(claim, value.low, value.high)
+        return _compared(claim, interpretation, value, found, differ)
     except NoValueError as error:
         records = cells.get(interpretation.variant, ())
-        return Verdict(
-            claim=claim.id,
-            interpretation=interpretation.name,
-            outcome="unavailable",
-            where="",
-            unit=claim.unit,
-            cell=error.cell or (records[0].cell.id if records else ""),
-            reason=str(error),
-        )
+        cell = error.cell or (records[0].cell.id if records else "")
+        unavailable = Verdict(claim.id, interpretation.name, "unavailable", "", claim.unit)
+        return replace(unavailable, cell=cell, reason=str(error))
 
 
-def _compared(claim: Claim, interpretation: Interpretation, value: ClaimValue) -> Verdict:
-    differ = differences(claim, value.conditions, value.origin, value.record.status)
+def _compared(
+    claim: Claim,
+    interpretation: Interpretation,
+    value: ClaimValue,
+    outcome: str,
+    differ: Sequence[Difference],
+    steps: tuple[AdjacentRatio, ...] = (),
+) -> Verdict:
     return Verdict(
         claim=claim.id,
         interpretation=interpretation.name,
-        outcome=outcome(claim, value.low, value.high),
+        outcome=outcome,
         where="elsewhere" if differ else "as stated",
         unit=claim.unit,
         ours=value.ours,
@@ -404,31 +382,7 @@ def _compared(claim: Claim, interpretation: Interpretation, value: ClaimValue) -
         processes=value.processes,
         samples=value.samples,
         noise=value.noise,
-    )
-
-
-def _ordered(claim: Claim, interpretation: Interpretation, order: Order) -> Verdict:
-    """Return the verdict of the smallest step, with the cell of its later variant."""
-    differ = _differences_of_variants(claim, order)
-    least = order.least
-    return Verdict(
-        claim=claim.id,
-        interpretation=interpretation.name,
-        outcome=order_outcome(claim, order.steps),
-        where="elsewhere" if differ else "as stated",
-        unit=claim.unit,
-        ours=least.ratio,
-        low=least.low,
-        high=least.high,
-        ratio=least.ratio / claim.value,
-        origin=order.origin,
-        cell=order.records[least.after][0].cell.id,
-        differs=tuple(differ),
-        basis=least.basis,
-        processes=least.processes,
-        samples=least.samples,
-        noise=order.noise,
-        steps=order.steps,
+        steps=steps,
     )
 
 
@@ -437,7 +391,7 @@ def _differences_of_variants(claim: Claim, order: Order) -> list[Difference]:
     variants: dict[Difference, dict[str, None]] = {}
     for variant, records in order.records.items():
         for record in records:
-            for difference in differences(claim, record.conditions, order.origin, record.status):
+            for difference in differences(claim, record.conditions, order.value.origin, record.status):
                 variants.setdefault(difference, {})[variant] = None
     every = len(order.records)
     return [

@@ -1,8 +1,6 @@
 """conf/claims/<suite>.yaml, the paper's numbers as data -> `model.Claim`, which the judge takes.
 
 docs/extend/claims-language.md describes the language of these files.
-
-The `interpretations` of a claim in conf/claims -> one `Interpretation` per workload and variant.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from harness.records import UNITS
 
 _TEXT = {"type": "str"}
 _OPTIONAL = {"type": "str", "default": ""}
-_Fields = Mapping[str, Mapping[str, Any]]
-INTERPRETATION: _Fields = {
+INTERPRETATION: Fields = {
     "name": _OPTIONAL,
     "group": _OPTIONAL,
     "text": _TEXT,
@@ -39,8 +36,8 @@ INTERPRETATION: _Fields = {
     "relative_to": _OPTIONAL,
     "stat": {"type": "str", "default": "median", "one_of": ["median", "mean", "min", "max", "bounds"]},
 }
-_INSTEAD = ("variant", "variants", "divide_by", "relative_to", "stat")
-"""What an interpretation with an order of variants does not have."""
+_SAME = ("group", "metric", "method", "divide_by", "relative_to", "stat")  # as `Interpretation` has them
+_INSTEAD = ("variant", "variants", "divide_by", "relative_to", "stat")  # not with an order
 
 
 class Context(NamedTuple):
@@ -73,7 +70,7 @@ def _entry(
 ) -> Iterator[Interpretation]:
     values = check_fields(where, data, INTERPRETATION)
     order = _order(where, data, values, relation)
-    variants = [""] if order else _variants(where, values)
+    variants = [""] if order else _one_or_several(where, values, "variant")
     workloads = _workloads_of(where, values, context)
     if values["divide_by"] and values["relative_to"]:
         raise ConfigError(f"{where}: divide_by and relative_to are both given; keep one")
@@ -88,16 +85,11 @@ def _entry(
                 "variant": context.variant_titles.get(variant, variant),
             }
             yield Interpretation(
+                **{field: values[field] for field in _SAME},
                 name=_filled(f"{where}.name", values["name"] or several, titles),
-                group=values["group"],
                 text=_filled(f"{where}.text", values["text"], titles),
-                metric=values["metric"],
-                method=values["method"],
                 workload=workload,
                 variant=variant,
-                divide_by=values["divide_by"],
-                relative_to=values["relative_to"],
-                stat=values["stat"],
                 order=order,
                 requires={**required, **requires},
                 defaults={name: value for name, value in default.items() if name not in requires},
@@ -119,19 +111,17 @@ def _order(where: str, data: Mapping[str, Any], values: Mapping[str, Any], relat
     return tuple(order)
 
 
-def _variants(where: str, values: Mapping[str, Any]) -> list[str]:
-    if bool(values["variant"]) == bool(values["variants"]):
-        raise ConfigError(f"{where}: expected variant, or variants")
-    return [values["variant"]] if values["variant"] else [str(one) for one in values["variants"]]
+def _one_or_several(where: str, values: Mapping[str, Any], key: str) -> list[str]:
+    if bool(values[key]) == bool(values[f"{key}s"]):
+        raise ConfigError(f"{where}: expected {key}, or {key}s")
+    return [values[key]] if values[key] else [str(one) for one in values[f"{key}s"]]
 
 
 def _workloads_of(where: str, values: Mapping[str, Any], context: Context) -> list[str]:
     """Return the workloads that an entry names, with patterns expanded; raises ConfigError."""
-    if bool(values["workload"]) == bool(values["workloads"]):
-        raise ConfigError(f"{where}: expected workload, or workloads")
     names: list[str] = []
-    for name in [values["workload"]] if values["workload"] else values["workloads"]:
-        matching = [one for one in context.workloads if fnmatchcase(one, str(name))]
+    for name in _one_or_several(where, values, "workload"):
+        matching = [one for one in context.workloads if fnmatchcase(one, name)]
         if not matching:
             raise unknown(
                 f"{where}.workload: {name!r} is no workload of {context.suite}", name, context.workloads
@@ -145,7 +135,8 @@ def _filled(where: str, template: str, titles: Mapping[str, str]) -> str:
     for name in re.findall(r"\{(.*?)\}", template):
         if name not in titles:
             raise ConfigError(f"{where}: {{{name}}}; allowed: {{workload}}, {{variant}}")
-    return template.replace("{workload}", titles["workload"]).replace("{variant}", titles["variant"])
+        template = template.replace(f"{{{name}}}", titles[name])
+    return template
 
 
 FILE: Fields = {
@@ -159,8 +150,7 @@ CLAIM: Fields = {
     "quoted": _TEXT,
     "verbatim": {"type": "bool", "default": True},
     "quoted_by": _TEXT,
-    "not_judged": {"type": "str", "default": ""},
-    "formula": {"type": "str", "default": ""},
+    **dict.fromkeys(("not_judged", "formula", "per"), _OPTIONAL),
     "relation": {
         "type": "str",
         "one_of": ["about", "at_least", "at_most", "up_to", "increasing"],
@@ -169,7 +159,6 @@ CLAIM: Fields = {
     "value": {"type": "float", "default": None},
     "range": {"type": "list", "default": None},
     "unit": {"type": "str", "one_of": sorted(UNITS), "default": "1"},
-    "per": {"type": "str", "default": ""},
     "tolerance": {"type": "float", "at_least": 0, "default": None},
     "conditions": {"type": "dict"},
     "requires": {"type": "dict", "default": {}},
@@ -227,29 +216,27 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
 def _workloads(
     where: str, conf: Path, suite: str, fields: Fields, ignored: list[str]
 ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the workloads as conf/suite declares them: fields that differ from their defaults, and the rest.
-
-    Left out is what is ignored, and what the hardware gives.
-    """
+    """Return each workload's fields off and at their defaults; none that is ignored or the hardware's."""
     data = read_yaml(conf / "suite" / f"{suite}.yaml")
-    for name in ignored:
-        if name not in fields:
-            raise ConfigError(f"{where}.ignore_fields: {name!r} is no field of a workload of {suite}")
+    if unknown_fields := [name for name in ignored if name not in fields]:
+        raise ConfigError(
+            f"{where}.ignore_fields: {unknown_fields[0]!r} is no field of a workload of {suite}"
+        )
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
-    declared_workloads = {}
+    declared = {}
     for name, workload in (data.get("workloads") or rows_of(suite, conf)).items():
-        values = {
-            field: value
-            for field, value in {**defaults, **workload}.items()
-            if field not in (*ignored, "source") and not (isinstance(value, str) and "${" in value)
-        }
-        default = {k: v for k, v in values.items() if k in defaults and v == defaults[k]}
-        declared_workloads[name] = {k: v for k, v in values.items() if k not in default}, default
-    return declared_workloads
+        own: dict[str, Any] = {}
+        default: dict[str, Any] = {}
+        for field, value in {**defaults, **workload}.items():
+            from_hardware = isinstance(value, str) and "${" in value
+            if field not in (*ignored, "source") and not from_hardware:
+                is_default = field in defaults and value == defaults[field]
+                (default if is_default else own)[field] = value
+        declared[name] = own, default
+    return declared
 
 
 def _workload_titles(conf: Path, suite: str) -> Mapping[str, str]:
-    """Return the titles of the workloads in reports."""
     report = conf / "report" / f"{suite}.yaml"
     listed = read_yaml(report).get("names", {}).get("workload", {}) if report.exists() else {}
     declared = read_yaml(conf / "suite" / f"{suite}.yaml").get("workloads", {})
@@ -294,27 +281,17 @@ def _claim(where: str, data: Any, sources: Sources, context: Context) -> Claim:
     ratio = next((one.name for one in interpretations if one.relative_to), "")
     if data["unit"] != "1" and ratio:
         raise ConfigError(f"{where}.unit: {data['unit']}; expected 1, for {ratio!r} is a ratio")
-    source = source_of(where, data["source"], sources)
+    same = ("id", "quoted", "verbatim", "quoted_by", "per", "not_judged", "formula", "unit")
     return Claim(
-        id=data["id"],
+        **{name: data[name] for name in same},
+        **source_of(where, data["source"], sources).words,
         suite=context.suite,
-        quoted=data["quoted"],
-        verbatim=data["verbatim"],
-        quoted_by=data["quoted_by"],
-        per=data["per"],
-        misquoted=source.misquoted,
-        not_judged=data["not_judged"],
-        formula=data["formula"],
         value=value,
         upper=upper,
-        unit=data["unit"],
         relation=relation,
         tolerance=tolerance,
         interpretations=interpretations,
         conditions={str(name): str(value) for name, value in data["conditions"].items()},
-        source_says=source.source_says,
-        source=source.source,
-        provenance=source.provenance,
         caveats=tuple(str(caveat) for caveat in data["caveats"]),
     )
 
@@ -347,12 +324,11 @@ def _quoted(where: str, data: Mapping[str, Any]) -> tuple[str, float, float | No
 
 
 def _range(where: str, data: Mapping[str, Any]) -> tuple[float, float]:
-    """Return two numbers above 0, the lower one first; raises ConfigError."""
     for name in ("relation", "value"):
         if data[name] is not None:
             raise ConfigError(f"{where}: range and {name} are both given; keep one")
     ends = data["range"]
-    numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
+    numbers = all(type(end) in (int, float) for end in ends)
     if len(ends) != 2 or not numbers or not 0 < ends[0] < ends[1] < float("inf"):
         raise ConfigError(f"{where}.range: {ends!r}; expected [LOW, HIGH], two numbers above 0")
     return float(ends[0]), float(ends[1])

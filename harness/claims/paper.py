@@ -6,6 +6,7 @@ cannot disagree on it. Tests look quoted words up in conf/quotations.yaml, so th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,14 +15,7 @@ from harness.bounds import Bounds
 from harness.claims.load import load_sources, read_yaml
 from harness.claims.published import PublishedRow, Sources, rows, source_of
 from harness.config.optimizations import CONF
-from harness.config.validation import (
-    ConfigError,
-    Fields,
-    as_mapping,
-    check_fields,
-    fields_of,
-    refuse_doubles,
-)
+from harness.config.validation import ConfigError, Fields, as_mapping, check_fields, fields_of, refuse_doubles
 
 _TEXT = {"type": "str"}
 _OPTIONAL = {"type": "str", "default": ""}
@@ -31,7 +25,7 @@ FILE: Fields = {
     "parts": {"type": "dict"},
     "methods": {"type": "list"},
     "sentences": {"type": "list"},
-    "series": {"type": "list", "default": []},
+    "series": _LIST,
     "tables": {"type": "list"},
     "claims": {"type": "dict"},
     "statements": {"type": "list"},
@@ -50,8 +44,7 @@ CLAIM: Fields = {
 }
 
 
-UNIT_OF = {"x": "1", "%": "1", "GPUs": "1", "parameters": "1"}
-"""Base units of the units in which claims are printed; any other is its own."""
+UNIT_OF = {"x": "1", "%": "1", "GPUs": "1", "parameters": "1"}  # base units of printed ones
 
 
 @dataclass(frozen=True)
@@ -191,7 +184,6 @@ def load_answers() -> PaperClaims:
 
 
 def _all(where: str, entries: Sequence[Any], kind: type[Kind]) -> tuple[Kind, ...]:
-    """Return the entries of a list, each as a dataclass; raises ConfigError."""
     return tuple(_one(f"{where}[{i}]", one, kind) for i, one in enumerate(entries))
 
 
@@ -206,8 +198,8 @@ def _claim(where: str, data: Any, part: str, by: str, sources: Sources) -> Paper
     band = _band(f"{where}.band", fields["band"])
     public = tuple(_public(f"{where}.public[{i}]", one, band) for i, one in enumerate(fields["public"]))
     lists = {name: tuple(fields[name]) for name in ("judged", "related")}
-    source = source_of(where, fields.pop("source"), sources, fields.pop("note"))
-    of_source = {name: getattr(source, name) for name in ("source", "source_says", "misquoted")}
+    of_source = source_of(where, fields.pop("source"), sources, fields.pop("note")).words
+    del of_source["provenance"]
     own = {"by": by, "part": part, "band": band, "public": public}
     return PaperClaim(**{**fields, **lists, **of_source, **own})
 
@@ -236,10 +228,10 @@ def _public(where: str, data: Any, band: tuple[float, float] | None) -> PublicRe
 
 def _named(rows_: Sequence[PublishedRow]) -> dict[str, float]:
     """Return the rows' values by what distinguishes them; rows that read alike by their lines, too."""
-    labels = [_label(row) for row in rows_]
+    counts = Counter(map(_label, rows_))
     return {
-        label if labels.count(label) == 1 else f"{label}, line {row.line}": row.value
-        for label, row in zip(labels, rows_, strict=True)
+        label if counts[label := _label(row)] == 1 else f"{label}, line {row.line}": row.value
+        for row in rows_
     }
 
 

@@ -1,11 +1,8 @@
-"""conf/published/<name>.jsonl, one published fact per line -> the rows that a claim selects. Pure.
+"""What others published: rows of conf/published, and what sources say, of conf/sources.yaml. Pure.
 
-docs/extend/published-rows.md describes the fields. Every count, median and quantile of published values is
-computed from such rows, so that anyone can recompute it.
-
-What the sources say: conf/sources.yaml, the one home of the statements that claims and answers refer to.
-
-A reference is `document/statement`, a list of them, or `none`. docs/extend/claims-language.md describes it.
+docs/extend/published-rows.md describes the fields of a row. Every count, median and quantile of published
+values is computed from rows. A reference to a source is `document/statement`, a list of them, or `none`;
+docs/extend/claims-language.md describes it.
 """
 
 from __future__ import annotations
@@ -30,13 +27,14 @@ from harness.config.validation import (
     unknown,
 )
 
+PROVENANCE = {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"]}
 _TEXT = {"type": "str", "default": None}
 _COUNT = {"type": "int", "at_least": 1, "default": None}
 _NUMBER = {"type": "float", "above": 0, "default": None}
 ROW: Fields = {
     "value": {"type": "float", "above": 0},
     **dict.fromkeys(("repository", "commit", "path", "cite", "table"), _TEXT),
-    "provenance": {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"], "default": "stated"},
+    "provenance": {**PROVENANCE, "default": "stated"},
     "phase": {"type": "str", "one_of": ["training", "inference"], "default": None},
     "scope": {
         "type": "str",
@@ -97,9 +95,8 @@ def rows(name: str, where: Mapping[str, Any], conf: Path = CONF) -> tuple[Publis
     value must not read as "nobody published one".
     """
     path = conf / "published" / f"{name}.jsonl"
-    for key in where:
-        if key not in ROW:
-            raise unknown(f"{path.name}: {key}", key, ROW)
+    for key in where.keys() - ROW.keys():
+        raise unknown(f"{path.name}: {key}", key, ROW)
     selected = tuple(row for row in _read(path) if all(_fits(row, key, due) for key, due in where.items()))
     if not selected:
         raise ConfigError(f"{path.name}: no row has {json.dumps(dict(where))}")
@@ -108,15 +105,11 @@ def rows(name: str, where: Mapping[str, Any], conf: Path = CONF) -> tuple[Publis
 
 def summary(values: Sequence[float]) -> Summary:
     """Return the distribution of at least one value."""
-    cuts = (10, 25, 50, 75, 90)
-    found = np.percentile(values, cuts)
-    return Summary(
-        len(values), min(values), {cut: float(q) for cut, q in zip(cuts, found, strict=True)}, max(values)
-    )
+    quantiles = {cut: float(np.percentile(values, cut)) for cut in (10, 25, 50, 75, 90)}
+    return Summary(len(values), min(values), quantiles, max(values))
 
 
 def _read(path: Path) -> list[PublishedRow]:
-    """Return every row of a file, with defaults and without absent fields; raises ConfigError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -147,23 +140,18 @@ def _fits(row: PublishedRow, key: str, due: Any) -> bool:
             if value is None or bound is None or not rules[rule][0](value, bound):
                 return False
         return True
-    for one in due if isinstance(due, list) else [due]:
+    allowed = due if isinstance(due, list) else [due]
+    for one in allowed:
         if one is not None:
             check_value(key, one, {"type": ROW[key]["type"]})
-    return value in due if isinstance(due, list) else value == due
+    return value in allowed
 
 
 _REQUIRED = {"type": "str"}
-DOCUMENT: Fields = {
-    "cite": _REQUIRED,
-    "provenance": {"type": "str", "one_of": ["stated", "secondary", "chart", "derived"]},
-    "says": {"type": "dict"},
-}
+DOCUMENT: Fields = {"cite": _REQUIRED, "provenance": PROVENANCE, "says": {"type": "dict"}}
 STATEMENT: Fields = {"text": _REQUIRED, "misquoted": {"type": "str", "default": ""}}
 
-NONE = "none"
-"""The reference of a claim whose authors give no source."""
-
+NONE = "none"  # the reference of a claim whose authors give no source
 NO_SOURCE = "No source is given."
 
 
@@ -176,8 +164,7 @@ class SourceStatement(NamedTuple):
     provenance: str  # of the document: stated | secondary | chart | derived
 
 
-Sources = Mapping[str, SourceStatement]
-"""Statements by `document/statement`."""
+Sources = Mapping[str, SourceStatement]  # statements by `document/statement`
 
 
 class ClaimSource(NamedTuple):
@@ -188,6 +175,11 @@ class ClaimSource(NamedTuple):
     misquoted: str
     source: str  # what is cited; "" without a source
     provenance: str  # of the first statement; "" without a source
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """Return all but the keys, by the names that claims have for them."""
+        return {name: text for name, text in self._asdict().items() if name != "keys"}
 
 
 def read_sources(where: str, data: Mapping[str, Any]) -> Sources:
@@ -222,11 +214,10 @@ def source_of(where: str, given: Any, sources: Sources, note: str = "") -> Claim
             f"{where}.note: only with source: {NONE}; what a source says belongs in conf/sources.yaml"
         )
     statements = [sources[key] for key in keys if key != NONE]
+    no_source = NO_SOURCE if NONE in keys else ""
     return ClaimSource(
         keys=tuple(keys),
-        source_says=" ".join(
-            [NO_SOURCE] * (NONE in keys) + [one.text for one in statements] + [note] * bool(note)
-        ),
+        source_says=" ".join(filter(None, [no_source, *(one.text for one in statements), note])),
         misquoted=" ".join(one.misquoted for one in statements if one.misquoted),
         source="; ".join(dict.fromkeys(one.cite for one in statements)),
         provenance=statements[0].provenance if statements else "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,13 +22,11 @@ from harness.units import counted, human
 if TYPE_CHECKING:
     from harness.statistics import Ratio
 
-TIMED = (Origin.MEASURED, Origin.EMULATED)
-"""Origins of values that another run may give otherwise."""
-
+TIMED = (Origin.MEASURED, Origin.EMULATED)  # origins of values that another run may give otherwise
 HALVES = (0, 1)
 
 _Place = tuple[str, str]
-_Values = tuple[str, str, str]
+_Values = tuple[str, str, str, str, str]
 
 
 def half_of(records: Sequence[Record], which: int) -> list[Record]:
@@ -38,30 +36,26 @@ def half_of(records: Sequence[Record], which: int) -> list[Record]:
     every variant, so that pairs stay pairs. In both halves are values that no second run would change
     (calculated, simulated, published), and those of which there is one sample, or one process of several.
     """
-    processes: dict[_Place, set[int]] = {}
-    of_values: dict[tuple[_Place, _Values], set[int]] = {}
-    rounds: dict[tuple[_Place, str, str], int] = {}
+    processes, of_values = defaultdict[_Place, set[int]](set), defaultdict[_Values, set[int]](set)
+    rounds = defaultdict[_Values, list[int]](list)
     for record in records:
-        place = _place(record)
         for one in record.measurements:
             if one.origin in TIMED:
-                processes.setdefault(place, set()).add(record.cell.repeat)
-                of_values.setdefault((place, _values(record, one)), set()).add(record.cell.repeat)
-                key = place, one.metric, one.method
+                processes[_place(record)].add(record.cell.repeat)
+                of_values[_values(record, one, record.cell.optimization)].add(record.cell.repeat)
                 if len(one.samples) > 1:
-                    rounds[key] = min(rounds.get(key, len(one.samples)), len(one.samples))
+                    rounds[_values(record, one)].append(len(one.samples))
 
     def half(record: Record, one: Measurement) -> Measurement | None:
-        place = _place(record)
         if one.origin not in TIMED:
             return one
-        order = sorted(processes[place])
+        order = sorted(processes[_place(record)])
         if len(order) > 1:
-            alone = len(of_values[place, _values(record, one)]) == 1
+            alone = len(of_values[_values(record, one, record.cell.optimization)]) == 1
             return one if alone or order.index(record.cell.repeat) % 2 == which else None
         if len(one.samples) < 2:
             return one
-        cut = rounds[place, one.metric, one.method] // 2
+        cut = min(rounds[_values(record, one)]) // 2
         return one._replace(samples=one.samples[:cut] if which == 0 else one.samples[cut:])
 
     kept = []
@@ -76,8 +70,8 @@ def _place(record: Record) -> _Place:
     return record.cell.suite, record.cell.workload
 
 
-def _values(record: Record, one: Measurement) -> _Values:
-    return record.cell.optimization, one.metric, one.method
+def _values(record: Record, one: Measurement, variant: str = "") -> _Values:
+    return (*_place(record), variant, one.metric, one.method)
 
 
 def of_one_machine(records: Sequence[Record]) -> tuple[list[Record], tuple[str, ...]]:
@@ -94,11 +88,12 @@ def of_one_machine(records: Sequence[Record]) -> tuple[list[Record], tuple[str, 
     chosen = {workload: of.most_common(1)[0][0] for workload, of in counts.items()}
     kept, left_out = list[Record](), Counter[str]()
     for record in records:
+        workload = record.cell.workload
         counts_anywhere = not record.measurements and record.status != Status.WRONG_RESULT
-        if counts_anywhere or record.machine == chosen.get(record.cell.workload, record.machine):
+        if counts_anywhere or record.machine == chosen.get(workload, record.machine):
             kept.append(record)
         else:
-            left_out[record.cell.workload] += 1
+            left_out[workload] += 1
     sentences = tuple(
         f"{workload}: left out {counted(left_out[workload], 'cell')} of other machines or libraries, whose "
         "values are not pooled with these"
@@ -108,9 +103,7 @@ def of_one_machine(records: Sequence[Record]) -> tuple[list[Record], tuple[str, 
     return kept, sentences
 
 
-AGAIN = "_again"
-"""`baseline_again` is the variant `baseline` a second time: their difference is noise."""
-
+AGAIN = "_again"  # `baseline_again` is the variant `baseline` a second time: their difference is noise
 _Samples = tuple[tuple[float, ...], ...]
 _Repeats = dict[int, tuple[float, ...]]
 
@@ -146,20 +139,18 @@ def compare(
     """
     from harness.statistics import Ratio
 
-    mine_and_theirs = [list(records) for records in (ours, base)]
-    for side in mine_and_theirs:
-        _refuse_wrong(side)
-    own, other = _of_one_machine(*(_by_machine(side, metric, method) for side in mine_and_theirs))
+    own, other = _of_one_machine(*(_by_machine(side, metric, method) for side in (ours, base)))
     what = metric + (f" by {method}" if method else "")
     if not own or not other:
         raise NoPairsError(f"there is no repeat in which both variants have {what}")
     mine, theirs = ([value for one in side.values() for value in one] for side in (own, other))
     if not all(math.isfinite(value) and value > 0 for value in (*mine, *theirs)):
         raise NoPairsError(f"{metric} has a sample that is not a positive number")
+    counts = min(len(own), len(other)), min(len(mine), len(theirs))
     if len({*mine}) == len({*theirs}) == 1:
         ratio = mine[0] / theirs[0]
         basis = "single" if len(mine) == len(theirs) == 1 else "exact"
-        return Ratio(ratio, ratio, ratio, min(len(own), len(other)), min(len(mine), len(theirs)), basis)
+        return Ratio(ratio, ratio, ratio, *counts, basis)
     both = sorted(own.keys() & other.keys())
     if len(both) >= least_processes and any(len(own[repeat]) == len(other[repeat]) for repeat in both):
         rounds = [min(len(own[repeat]), len(other[repeat])) for repeat in both]
@@ -171,15 +162,9 @@ def compare(
         if math.isfinite(paired.high):
             every = sum(len(own[repeat]) + len(other[repeat]) for repeat in both)
             return paired._replace(left_out=every - 2 * sum(rounds))
-    return _of_ranges(mine, theirs, min(len(own), len(other)))
-
-
-def _of_ranges(mine: Sequence[float], theirs: Sequence[float], processes: int) -> Ratio:
-    from harness.statistics import Ratio
-
     middle = statistics.median(mine) / statistics.median(theirs)
     low, high = min(mine) / max(theirs), max(mine) / min(theirs)
-    return Ratio(middle, low, high, processes, min(len(mine), len(theirs)), "ranges")
+    return Ratio(middle, low, high, *counts, "ranges")
 
 
 def inverse(ratio: Ratio) -> Ratio:
@@ -187,14 +172,11 @@ def inverse(ratio: Ratio) -> Ratio:
     return ratio._replace(value=1 / ratio.value, low=1 / ratio.high, high=1 / ratio.low)
 
 
-def _refuse_wrong(records: Sequence[Record]) -> None:
-    if wrong := next((one for one in records if one.status == Status.WRONG_RESULT), None):
-        raise NoPairsError(f"{wrong.cell.optimization} gave a wrong result")
-
-
 def _by_machine(records: Iterable[Record], metric: str, method: str) -> dict[str, _Repeats]:
     samples: dict[str, _Repeats] = {}
     for record in records:
+        if record.status == Status.WRONG_RESULT:
+            raise NoPairsError(f"{record.cell.optimization} gave a wrong result")
         one = measurement(record, metric, method)
         if one is not None and one.samples and record.status == Status.OK:
             samples.setdefault(record.machine, {})[record.cell.repeat] = one.samples
@@ -205,11 +187,10 @@ def _of_one_machine(ours: dict[str, _Repeats], base: dict[str, _Repeats]) -> tup
     """Return the samples of one machine by repeat; raises `NoPairsError` where no machine has both sides."""
     if not ours or not base:
         return {}, {}
-    shared = [machine for machine in ours if machine in base]
+    shared = [(ours[machine], base[machine]) for machine in ours if machine in base]
     if not shared:
         raise NoPairsError("the two variants ran on unlike machines or libraries")
-    chosen = max(shared, key=lambda machine: len(ours[machine].keys() & base[machine].keys()))
-    return ours[chosen], base[chosen]
+    return max(shared, key=lambda sides: len(sides[0].keys() & sides[1].keys()))
 
 
 @lru_cache(maxsize=8192)
@@ -220,8 +201,7 @@ def _ratio(ours: _Samples, base: _Samples, draws: bool) -> Ratio:
     return ratio(ours, base, draws)
 
 
-REFERENCE = "reference "
-"""Prefix of the conditions of the variant that `relative_to` names: `reference precision`."""
+REFERENCE = "reference "  # prefix of the conditions of the variant that `relative_to` names
 
 
 class ClaimValue(NamedTuple):
@@ -239,11 +219,8 @@ class ClaimValue(NamedTuple):
     noise: tuple[float, float] | None = None  # of one side against itself, where our value lies in it
 
 
-NO_INTERVAL = "too few repeats "
-"""Start of the reason why values of which there are too few to have an interval are not compared."""
-
-RecordsByVariant = Mapping[str, Sequence[Record]]
-"""The records of one workload by variant."""
+NO_INTERVAL = "too few repeats "  # start of the reason why too few values are not compared
+RecordsByVariant = Mapping[str, Sequence[Record]]  # the records of one workload by variant
 
 
 class NoValueError(Exception):
@@ -257,10 +234,7 @@ class NoValueError(Exception):
 def value_of(
     claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool = False
 ) -> ClaimValue:
-    """Return the value that the records give the interpretation; raises `NoValueError`.
-
-    `points`: a value with too few samples for an interval is returned as it is.
-    """
+    """Return our value; raises `NoValueError`. `points`: also of too few samples for an interval."""
     if interpretation.relative_to:
         return _speed_up(claim, interpretation, cells, points)
     return _value(claim, interpretation, cells.get(interpretation.variant, ()), points)
@@ -295,10 +269,7 @@ def _value(
 def _speed_up(
     claim: Claim, interpretation: Interpretation, cells: RecordsByVariant, points: bool
 ) -> ClaimValue:
-    """Return the reference variant's samples over the variant's own, pair by pair; raises `NoValueError`.
-
-    The noise is that of the side that ran twice, of both the reference's.
-    """
+    """Return reference over variant in pairs; raises `NoValueError`. The noise is of the side run twice."""
     reference = interpretation.relative_to
     usable = usable_of(interpretation, cells.get(interpretation.variant, ()))
     base = usable_of(interpretation._replace(variant=reference), cells.get(reference, ()))
@@ -320,20 +291,12 @@ def _speed_up(
     twice, first = reference, base
     if interpretation.variant + AGAIN in cells and reference + AGAIN not in cells:
         twice, first = interpretation.variant, usable
+    noise = noise_around(interpretation, ratio.value, first, cells.get(twice + AGAIN, ()))
     worst = _worst(usable)
-    other = {f"{REFERENCE}{name}": value for name, value in _worst(base).conditions.items()}
-    return ClaimValue(
-        ours=ratio.value,
-        low=ratio.low,
-        high=ratio.high,
-        origin=origin,
-        record=worst,
-        conditions={**other, **worst.conditions},
-        basis=ratio.basis,
-        processes=ratio.processes,
-        samples=ratio.rounds,
-        noise=noise_around(interpretation, ratio.value, first, cells.get(twice + AGAIN, ())),
-    )
+    conditions = {f"{REFERENCE}{name}": value for name, value in _worst(base).conditions.items()}
+    conditions |= worst.conditions
+    rests_on = ratio.basis, ratio.processes, ratio.rounds
+    return ClaimValue(ratio.value, ratio.low, ratio.high, origin, worst, conditions, *rests_on, noise)
 
 
 def noise_around(
@@ -350,10 +313,7 @@ def noise_around(
 
 
 def usable_of(interpretation: Interpretation, records: Sequence[Record]) -> list[Record]:
-    """Return the records of the claim's workload that have the metric, by repeat.
-
-    Raises `NoValueError` where none has it, or one process computed something wrong.
-    """
+    """Return the claim's records with the metric, by repeat; raises `NoValueError`, also for a wrong one."""
     if not records:
         raise NoValueError(f"no record of {interpretation.variant} on {interpretation.workload}")
     others = [other for record in records if (other := _another_workload(interpretation, record))]
@@ -409,13 +369,8 @@ def _in_unit(
         if per is None or not per.samples:
             raise NoValueError(f"the cell has no {interpretation.divide_by} to divide by")
         divisor = statistics.median(per.samples)
-        unit = (
-            measured.unit
-            if per.unit == "1"
-            else "1"
-            if per.unit == measured.unit
-            else f"{measured.unit}/{per.unit}"
-        )
+        if per.unit != "1":
+            unit = "1" if per.unit == measured.unit else f"{measured.unit}/{per.unit}"
         if not math.isfinite(divisor) or divisor <= 0:
             raise NoValueError(f"its {interpretation.divide_by} is {divisor:g}; nothing can be divided by it")
     if unit != claim.unit:

@@ -2,10 +2,7 @@
 
 Needs Linux and root, and the controller in version 1 or 2; `Unavailable` names what is missing. A group is
 removed when its maker closes it or dies; if its guard was killed too, the next start removes it.
-
-A limit on the processor time that a process may use per period, by the kernel's CPU bandwidth control.
-
-Imposes a known speed: a process that may run 4 ms in every 10 ms computes at 40 % of a core's speed.
+`CpuQuota` imposes a known speed: a process that may run 4 ms in every 10 ms computes at 40 % of a core's.
 """
 
 from __future__ import annotations
@@ -39,7 +36,6 @@ A maker that ends closes its pipe first, and on a busy machine is in the group f
 """
 
 GRACE_S = 5.0
-
 _numbers = itertools.count()
 
 
@@ -58,7 +54,7 @@ class GroupPlaces(NamedTuple):
     version: int
     mount: Path
     own: Path
-    parent: Path
+    parent: Path  # the own group, until `group_places` has found it
 
 
 class ControlGroup:
@@ -123,15 +119,7 @@ class ControlGroup:
             self.path.rmdir()  # in case that the guard is no more
 
 
-class OwnGroup(NamedTuple):
-    """This process's own group of a controller: its version, its mount and the group below it."""
-
-    version: int
-    mount: Path
-    path: Path
-
-
-def own_group(controller: str) -> OwnGroup | None:
+def own_group(controller: str) -> GroupPlaces | None:
     """Return the group that this process is in; None where the controller is not mounted.
 
     By proc(5), cgroup and mountinfo. The path has ".." where the group is not below what is mounted here.
@@ -146,9 +134,8 @@ def own_group(controller: str) -> OwnGroup | None:
         has_it = version == 2 or controller in options.split(",")
         if has_it and kind == ("cgroup2" if version == 2 else "cgroup"):
             root, mount = before.split(" ")[3:5]
-            return OwnGroup(
-                version, Path(mount), Path(mount, os.path.relpath(paths[0], root) if paths else "..")
-            )
+            own = Path(mount, os.path.relpath(paths[0], root) if paths else "..")
+            return GroupPlaces(version, Path(mount), own, own)
     return None
 
 
@@ -158,25 +145,21 @@ def group_places(controller: Controller) -> GroupPlaces:
         raise Unavailable(f"{controller.use} needs Linux with /proc")
     if os.geteuid() != 0:
         raise Unavailable(f"{controller.use} needs root")
-    group = own_group(controller.name)
-    if group is None:
-        raise Unavailable(
-            f"{controller.use} needs the {controller.name} controller mounted, as at /sys/fs/cgroup"
-        )
-    version, mount, own = group
-    if ".." in own.parts or not own.is_dir():
-        raise Unavailable(f"this process's own {controller.title} is not visible below {mount}")
-    parent = own if version == 1 else _able(controller, own, mount)
-    if not os.access(parent, os.W_OK) or not os.access(own / "cgroup.procs", os.W_OK):
-        raise Unavailable(f"no {controller.title} can be made in {parent}: it is not writable here")
-    return GroupPlaces(version, mount, own, parent)
+    where = own_group(controller.name)
+    if where is None:
+        mounted = f"the {controller.name} controller mounted, as at /sys/fs/cgroup"
+        raise Unavailable(f"{controller.use} needs {mounted}")
+    if ".." in where.own.parts or not where.own.is_dir():
+        raise Unavailable(f"this process's own {controller.title} is not visible below {where.mount}")
+    if where.version == 2:
+        where = where._replace(parent=_able(controller, where.own, where.mount))
+    if not os.access(where.parent, os.W_OK) or not os.access(where.own / "cgroup.procs", os.W_OK):
+        raise Unavailable(f"no {controller.title} can be made in {where.parent}: it is not writable here")
+    return where
 
 
 def started_ticks(pid: int) -> int | None:
-    """Return when that process started, in clock ticks after boot (proc(5), stat); None where it is gone.
-
-    It distinguishes processes that have the same id one after the other.
-    """
+    """Return when a process started, in ticks after boot (ids are used again); None where it is gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError):
@@ -211,32 +194,17 @@ PERIOD_S = 0.01
 """The period. Short, so that a step spans many. The kernel allows 1 ms to 1 s
 (Documentation/scheduler/sched-bwc.rst)."""
 
-LEAST_QUOTA_S = 1e-3
-"""The kernel's least (kernel/sched/core.c, min_cfs_quota_period)."""
-
-
-class QuotaAccount(NamedTuple):
-    """What the kernel counted since the group was made."""
-
-    periods: int  # in which a process of the group wanted to run
-    throttled_periods: int
-    throttled_s: float  # over all processors
+LEAST_QUOTA_S = 1e-3  # the kernel's least (kernel/sched/core.c, min_cfs_quota_period)
 
 
 class CpuQuota(ControlGroup):
-    """A group whose processes share one quota.
-
-    `share` is what they may use of one core, and may be above 1 on several cores. Raises `Unavailable`.
-    """
+    """A group whose processes share `share` of one core, above 1 on several. Raises `Unavailable`."""
 
     def __init__(self) -> None:
         super().__init__(CPU)
 
     def limit(self, share: float | None, period_s: float = PERIOD_S) -> None:
-        """Allow `share` of one core's time from now on; None removes the limit.
-
-        Raises ValueError for a quota below the kernel's least.
-        """
+        """Allow `share` of a core from now on, None: all; raises ValueError below the kernel's least."""
         if share is not None and share * period_s < LEAST_QUOTA_S:
             raise ValueError(f"{share:g} of {period_s:g} s is below the kernel's {LEAST_QUOTA_S:g} s")
         period_us, quota_us = round(period_s * 1e6), -1 if share is None else round(share * period_s * 1e6)
@@ -249,9 +217,14 @@ class CpuQuota(ControlGroup):
             (self.path / "cpu.cfs_period_us").write_text(str(period_us))
         (self.path / "cpu.cfs_quota_us").write_text(str(quota_us))
 
-    def account(self) -> QuotaAccount:
-        """Return the kernel's counts."""
-        lines = (self.path / "cpu.stat").read_text().splitlines()
-        stat = {name: int(count) for name, count in (line.split() for line in lines)}
-        throttled_s = stat["throttled_time"] / 1e9 if self._version == 1 else stat["throttled_usec"] / 1e6
-        return QuotaAccount(stat["nr_periods"], stat["nr_throttled"], throttled_s)
+    def throttled_s(self) -> float:
+        """Return the seconds that its processes were held back since the group was made."""
+        return throttled_s(self.path)
+
+
+def throttled_s(group: Path) -> float:
+    """Return the seconds over all processors that a quota has held a group back, else 0. Raises OSError."""
+    counts = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+    if "throttled_time" in counts:  # version 1, ns
+        return int(counts["throttled_time"]) / 1e9
+    return int(counts.get("throttled_usec", 0)) / 1e6

@@ -8,14 +8,10 @@ from typing import Any, NamedTuple
 
 from harness.records import Unavailable
 
-KINDS = ("owned", "reserved", "on_demand")
-"""What a machine costs its owner without a margin, or what it is rented for."""
+KINDS = ("owned", "reserved", "on_demand")  # what a machine costs its owner without a margin, or rent
+KEYS = ("kind", "date", "source", "USD_per_h", "gpus_per_node", "second_hand")  # the first four are needed
 
-KEYS = ("kind", "date", "source", "USD_per_h", "gpus_per_node", "second_hand")
-
-MOST_USD_PER_H = 100.0
-"""Dollars per GPU-hour above which a price is taken to be per node or per month."""
-
+MOST_USD_PER_H = 100.0  # dollars per GPU-hour above which a price is taken to be per node or per month
 DATE = re.compile(r"\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?")
 """A year, a month or a day: 2025, 2025-08, 2025-08-20."""
 
@@ -44,11 +40,9 @@ def _list(where: str, name: str, data: Any) -> PriceList:
     for key in data:
         if key not in KEYS:
             raise Unavailable(f"{where}.{key}: no such key; allowed: {', '.join(KEYS)}")
-    for key in ("kind", "date", "source", "USD_per_h"):
-        if not data.get(key):
-            raise Unavailable(
-                f"{where}.{key}: missing; a price list has a kind, a date, a source and USD_per_h"
-            )
+    if missing := [key for key in KEYS[:4] if not data.get(key)]:
+        needed = "a price list has a kind, a date, a source and USD_per_h"
+        raise Unavailable(f"{where}.{missing[0]}: missing; {needed}")
     if data["kind"] not in KINDS:
         raise Unavailable(f"{where}.kind={data['kind']}: expected one of {', '.join(KINDS)}")
     if not DATE.fullmatch(str(data["date"])):
@@ -56,9 +50,7 @@ def _list(where: str, name: str, data: Any) -> PriceList:
     rates, gpus = data["USD_per_h"], data.get("gpus_per_node") or {}
     if not isinstance(rates, dict) or not isinstance(gpus, dict):
         raise Unavailable(f"{where}: expected USD_per_h and gpus_per_node by machine")
-    per_gpu = {
-        machine: _of_one_gpu(where, machine, rate, gpus.get(machine, 1)) for machine, rate in rates.items()
-    }
+    per_gpu = {name: _of_one_gpu(where, name, rate, gpus.get(name, 1)) for name, rate in rates.items()}
     second_hand = data.get("second_hand") or {}
     if not isinstance(second_hand, dict) or not set(second_hand) <= set(per_gpu):
         raise Unavailable(f"{where}.second_hand={second_hand}: expected a machine of USD_per_h to the reason")
@@ -77,8 +69,6 @@ def _of_one_gpu(where: str, machine: str, rate: Any, gpus: Any) -> float:
 def refuse_confused(usd_per_h: float, place: str, of_node: str) -> float:
     """Return dollars per GPU-hour; raises `Unavailable` where they are probably of a node or of a month."""
     if usd_per_h > MOST_USD_PER_H:
-        raise Unavailable(
-            f"{place}: ${usd_per_h:,.0f} per GPU-hour, expected at most {MOST_USD_PER_H:g}; a node's price "
-            f"needs {of_node}, a month's is divided by 730 h"
-        )
+        most = f"${usd_per_h:,.0f} per GPU-hour, expected at most {MOST_USD_PER_H:g}"
+        raise Unavailable(f"{place}: {most}; a node's price needs {of_node}, a month's is divided by 730 h")
     return usd_per_h

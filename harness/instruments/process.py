@@ -15,8 +15,9 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +27,7 @@ def memory_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that this process gets once the thread that started it is gone."""
+PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def die_with_starter() -> None:
@@ -86,18 +86,13 @@ def call_unary_functions() -> None:
     one of them may get the least accurate code (pytorch/pytorch, issue 188792): a process's first fp32 cosine
     was off by 1.5e-4.
     """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return
-    for dtype in (torch.float32, torch.float64):
-        one = torch.ones(1, dtype=dtype)
-        for name in UNARY_FUNCTIONS:
-            getattr(torch, name)(one)
+    if torch := sys.modules.get("torch"):
+        for name, dtype in product(UNARY_FUNCTIONS, (torch.float32, torch.float64)):
+            getattr(torch, name)(torch.ones(1, dtype=dtype))
 
 
 SENT = struct.Struct("<QQ")
-SENT_AT = 200
-"""Where `tcpi_bytes_sent` and `tcpi_bytes_retrans` are in struct tcp_info (linux/tcp.h, since Linux 4.19)."""
+SENT_AT = 200  # of `tcpi_bytes_sent` and `tcpi_bytes_retrans` in tcp_info (linux/tcp.h, since Linux 4.19)
 
 
 def sent_B() -> int:
@@ -109,14 +104,11 @@ def sent_B() -> int:
     """
     total = 0
     for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            if not os.readlink(Path("/proc/self/fd") / descriptor).startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(descriptor))) as one:
-                if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
-                    total += _sent_B(one)
-        except FileNotFoundError:  # closed meanwhile, as the folder's own descriptor is
-            continue
+        with suppress(FileNotFoundError):  # closed meanwhile, as the folder's own descriptor is
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(descriptor))) as one:
+                    if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                        total += _sent_B(one)
     return total
 
 
@@ -128,8 +120,7 @@ def _sent_B(connection: socket.socket) -> int:
     return int(sent - again)
 
 
-COMPILED_FOLDER = "HARNESS_COMPILED"
-"""Variable that names the folder. Without it nothing is kept."""
+COMPILED_FOLDER = "HARNESS_COMPILED"  # variable that names the folder. Without it nothing is kept.
 
 
 class KeptCode(NamedTuple):

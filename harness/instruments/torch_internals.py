@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -13,18 +14,13 @@ import torch
 
 from harness.records import Unavailable
 
-TRIED = ((2, 11), (2, 14))  # from, up to and not with
-
-
-def _version() -> tuple[int, int]:
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
+TRIED = ([2, 11], [2, 14])  # from, up to and not with
 
 
 def require_tried_version() -> None:
     """Raise `Unavailable` for a torch version whose private parts are not tested."""
     first, last = TRIED
-    if not first <= _version() < last:
+    if not first <= [int(part) for part in torch.__version__.split(".")[:2]] < last:
         raise Unavailable(
             f"torch {torch.__version__}: fake tensors are reached through private parts of torch, tried for "
             f">= {first[0]}.{first[1]}, < {last[0]}.{last[1]} (harness/instruments/torch_internals.py)"
@@ -149,10 +145,7 @@ def fake_store() -> Any:
 
 
 def distributed_like(tensor: Any, local: torch.Tensor) -> Any:
-    """Return a DTensor with the mesh, placements and shape of `tensor`, and `local` as this rank's part.
-
-    `DTensor.from_local` would move it to the mesh's devices, also what is to stay on the host.
-    """
+    """Return a DTensor as `tensor` with `local` as its part, which `from_local` would move to the device."""
     return type(tensor)(local, tensor._spec, requires_grad=False)
 
 
@@ -164,10 +157,7 @@ def no_modes() -> AbstractContextManager[Any]:
 
 
 def unseen_propagation() -> AbstractContextManager[Any]:
-    """Hide DTensor's shape propagation from modes inside the block; it takes no memory in a real run.
-
-    It uses fake tensors; under a FakeTensorMode they would be taken for the step's own.
-    """
+    """Hide DTensor's shape propagation, which takes no memory in a real run, from modes inside the block."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
     name = "_propagate_tensor_meta_non_cached"
@@ -206,19 +196,20 @@ def clear_sharding_cache() -> None:
         torch._C._clear_DTensor_sharding_propagator_cache()
 
 
+@dataclass(frozen=True)
 class ChunksWhenAsked:
     """The result of `torch.chunk`, each chunk made on access; empty ones beyond the last."""
 
-    def __init__(self, tensor: torch.Tensor, chunks: int, dim: int):
-        self._tensor, self._dim = tensor, dim
-        self._length = -(-tensor.shape[dim] // chunks)
+    tensor: torch.Tensor
+    chunks: int
+    dim: int
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        start = index * self._length
-        left = self._tensor.shape[self._dim] - start
+        length = -(-self.tensor.shape[self.dim] // self.chunks)
+        left = self.tensor.shape[self.dim] - index * length
         if left <= 0:
-            return self._tensor.new_empty(0)
-        return self._tensor.narrow(self._dim, start, min(self._length, left))
+            return self.tensor.new_empty(0)
+        return self.tensor.narrow(self.dim, index * length, min(length, left))
 
 
 def own_chunks_alone() -> AbstractContextManager[Any]:
@@ -230,19 +221,14 @@ def own_chunks_alone() -> AbstractContextManager[Any]:
 
 @contextmanager
 def real_fsdp2_meshes() -> Iterator[None]:
-    """Let FSDP2 make its meshes from real tensors inside the block, under any mode.
-
-    They are the mesh to which it reshards, and its own joined with tensor parallelism's.
-    """
+    """Let FSDP2 make meshes to reshard to and joined with tensor parallelism's from real tensors inside."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp._fully_shard import _fully_shard
 
-    with ExitStack() as stack:
-        for owner, name in ((_fully_shard, "_get_post_forward_mesh_info"), (DeviceMesh, "_concatenate")):
-            made = _without_modes(getattr(owner, name))
-            stack.enter_context(
-                patch.object(owner, name, staticmethod(made) if owner is DeviceMesh else made)
-            )
+    name = "_get_post_forward_mesh_info"
+    of_post_forward = _without_modes(getattr(_fully_shard, name))
+    joined = staticmethod(_without_modes(DeviceMesh._concatenate))
+    with patch.object(_fully_shard, name, of_post_forward), patch.object(DeviceMesh, "_concatenate", joined):
         yield
 
 
@@ -254,10 +240,7 @@ def allocated_by_size() -> AbstractContextManager[Any]:
 
 
 def results_of_fake_works() -> AbstractContextManager[Any]:
-    """Let an asynchronous all-reduce over a fake group have its tensor as result inside the block.
-
-    A fake group's work has none, which communication hooks of DDP read.
-    """
+    """Let asynchronous all-reduces over a fake group have the results that DDP's hooks read, inside."""
     original = torch.distributed.all_reduce
 
     def all_reduce(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Any:
@@ -279,10 +262,8 @@ class DoneWork:
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """Return a completed future of the reduced tensors."""
-        on_gpu = self._tensor.device.type != "cpu"
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(
-            devices=[self._tensor.device] if on_gpu else None
-        )
+        devices: Any = None if self._tensor.device.type == "cpu" else [self._tensor.device]
+        future = torch.futures.Future[list[torch.Tensor]](devices=devices)
         future.set_result([self._tensor])
         return future
 
@@ -295,10 +276,7 @@ def has_pipelining() -> bool:
 
 
 def take_shapes_as_given(schedule: Any) -> None:
-    """Let a pipeline's schedule use the shapes that its stages were made with.
-
-    Ranks otherwise vote on it, by values that fake tensors do not have.
-    """
+    """Let a pipeline's schedule use its stages' shapes; else ranks vote, by values fake tensors lack."""
     from torch.distributed.pipelining._utils import InferenceMode
 
     def warm_up(stages: Any, *unused: bool) -> None:
@@ -333,10 +311,7 @@ def over_storage(
     shape: Sequence[int],
     stride: Sequence[int],
 ) -> torch.Tensor:
-    """Return a tensor of that shape and stride over the storage, real or fake; the offset is in elements.
-
-    Fake tensors' cache would keep the storage of a `set_` that it sees.
-    """
+    """Return a tensor over a storage, offset in elements; fake tensors' cache would keep a `set_` it sees."""
     empty = torch.empty(0, dtype=dtype, device=device)
     with torch._C._DisableTorchDispatch():
         return empty.set_(storage, offset, tuple(shape), tuple(stride))
@@ -359,11 +334,9 @@ def called_by_autograd() -> bool:
 
 
 def _is_mode_s(file: str) -> bool:
-    ours = (
-        "harness/instruments/memory/dry_run/fake_tensors.py",
-        __file__,
+    return file.endswith(("/memory/dry_run/fake_tensors.py", __file__, "torch/_compile.py")) or (
+        "/torch/_dynamo/" in file
     )
-    return file.endswith((*ours, "torch/_compile.py")) or "/torch/_dynamo/" in file
 
 
 def derivative_of() -> str:

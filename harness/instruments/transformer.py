@@ -14,12 +14,7 @@ from typing import Literal, NamedTuple
 MixerName = Literal["mamba2", "mamba", "delta", "kimi_delta", "lightning", "convolution"]
 
 FLOP_PER_STATE: dict[MixerName, int] = {
-    "mamba2": 7,
-    "mamba": 7,
-    "delta": 8,
-    "kimi_delta": 8,
-    "lightning": 4,
-    "convolution": 0,
+    **{"mamba2": 7, "mamba": 7, "delta": 8, "kimi_delta": 8, "lightning": 4, "convolution": 0}
 }
 """FLOP per element of the state and token of a forward pass. Megatron-LM d98e8a6,
 megatron/training/training.py: mamba_layer_flops, and gdn_layer_flops; lightning attention: keys by values,
@@ -191,19 +186,14 @@ class TransformerShape:
     @cached_property
     def attention_vector_parameters(self) -> int:
         """Return the parameters of a layer's attention outside of matrices: biases and inner norms."""
-        count = self.qkv_bias_parameters
-        if self.attention_output_bias:
-            count += self.hidden_size
-        if self.attention_sinks:
-            count += self.num_attention_heads
-        return count + self.qk_norm_size + self.q_lora_rank + self.kv_lora_rank
+        output_bias = self.hidden_size if self.attention_output_bias else 0
+        sinks = self.num_attention_heads if self.attention_sinks else 0
+        inner_norms = self.qk_norm_size + self.q_lora_rank + self.kv_lora_rank
+        return self.qkv_bias_parameters + output_bias + sinks + inner_norms
 
     @property
     def qkv_bias_parameters(self) -> int:
-        """Return the parameters of a layer's biases of queries, keys and values.
-
-        Of latent attention the down projections alone have biases (transformers, modeling_deepseek_v3.py).
-        """
+        """Return a layer's biases of queries, keys and values; of latent attention the down projections'."""
         if not self.qkv_bias:
             return 0
         if self.kv_lora_rank:
@@ -217,10 +207,7 @@ class TransformerShape:
         return self.hidden_size * (self.norm_weights + self.layer_norm)
 
     def mlp_parameters(self, width: int, bias: bool | None = None, inputs: int | None = None) -> int:
-        """Return the parameters of one MLP of a width.
-
-        `bias`: None: as MLPs have it. `inputs`: what it takes and returns; None: the hidden size.
-        """
+        """Return one MLP's parameters; `bias` None: as MLPs have it; `inputs` None: the hidden size."""
         if not width:
             return 0
         size = self.hidden_size if inputs is None else inputs
@@ -248,14 +235,12 @@ class TransformerShape:
         if not moe:
             return self.mlp_parameters(self.intermediate_size)
         experts = self.experts_per_token if active else self.num_experts
-        shared = self.router_parameters + self.shared_parameters + self.latent_parameters
-        return shared + experts * self.expert_parameters
+        gate = self.hidden_size if self.shared_gate else 0
+        shared = self.mlp_parameters(self.shared_intermediate_size) + gate
+        return self.router_parameters + shared + self.latent_parameters + experts * self.expert_parameters
 
     def layer_parameters(self, moe: bool, active: bool = False) -> int:
-        """Return the parameters of one layer with attention.
-
-        `active`: of experts, only those that one token passes.
-        """
+        """Return the parameters of a layer with attention; `active`: of experts those that a token passes."""
         norms = self.norms_per_layer * self.norm_parameters
         return self.attention_parameters + norms + self.mlp_part_parameters(moe, active)
 
@@ -264,13 +249,12 @@ class TransformerShape:
         attention = sum(self.layers_have_attention) * self.attention_parameters
         linear = sum(self.layers_are_linear) * self.mixer_parameters
         norms = self.num_hidden_layers * self.norms_per_layer * self.norm_parameters
+        return attention + linear + norms + sum(self.mlp_part_parameters(moe, active) for moe in self._mlps)
+
+    @property
+    def _mlps(self) -> list[bool]:
         parts = zip(self.layers_are_moe, self.layers_have_mlp, strict=True)
-        return (
-            attention
-            + linear
-            + norms
-            + sum(self.mlp_part_parameters(moe, active) for moe, mlp in parts if mlp)
-        )
+        return [moe for moe, has_mlp in parts if has_mlp]
 
     def active_mlp_matrices(self, moe: bool) -> int:
         """Return the parameters of an MLP's or experts' matrices that a token is multiplied by."""
@@ -287,13 +271,9 @@ class TransformerShape:
     def active_matrices_in_layers(self) -> int:
         """Return these of all layers, of which hybrids have several kinds."""
         mixer = self.mixer.matrix_parameters(self.hidden_size) if self.mixer else 0
-        parts = zip(self.layers_are_moe, self.layers_have_mlp, strict=True)
-        total = sum(self.layers_have_attention) * self.attention_matrix_parameters
-        return (
-            total
-            + sum(self.layers_are_linear) * mixer
-            + sum(self.active_mlp_matrices(moe) for moe, mlp in parts if mlp)
-        )
+        attention = sum(self.layers_have_attention) * self.attention_matrix_parameters
+        linear = sum(self.layers_are_linear) * mixer
+        return attention + linear + sum(map(self.active_mlp_matrices, self._mlps))
 
     @property
     def latent_parameters(self) -> int:
@@ -307,12 +287,6 @@ class TransformerShape:
         return (self.hidden_size + self.router_bias) * self.num_experts
 
     @property
-    def shared_parameters(self) -> int:
-        """Return the parameters of the MLP that every token passes next to the experts."""
-        gate = self.hidden_size if self.shared_gate else 0
-        return gate + self.mlp_parameters(self.shared_intermediate_size)
-
-    @property
     def embedding_parameters(self) -> int:
         """Return the parameters of the embedding of tokens."""
         return self.vocab_size * self.hidden_size
@@ -321,12 +295,8 @@ class TransformerShape:
         vocabulary = self.embedding_parameters * (1 if self.tie_word_embeddings else 2)
         vocabulary += self.vocab_size if self.head_bias else 0
         positions = self.learned_positions * self.hidden_size
-        return (
-            vocabulary
-            + positions
-            + self.parameters_in_layers(active)
-            + self.outer_norms * self.norm_parameters
-        )
+        norms = self.outer_norms * self.norm_parameters
+        return vocabulary + positions + norms + self.parameters_in_layers(active)
 
     @cached_property
     def parameters(self) -> int:
@@ -339,21 +309,14 @@ class TransformerShape:
         return self._all(active=True)
 
 
-FORWARD_FLOP = 2
-"""Per parameter and token: one multiplication, one addition (Kaplan et al., arXiv 2001.08361)."""
-
-BACKWARD_FLOP = 4
-"""Per parameter and token: twice the forward pass (the same paper, section 2.1)."""
-
-TRAINING_FLOP = FORWARD_FLOP + BACKWARD_FLOP
-"""Per parameter and token of a step."""
-
+FORWARD_FLOP = 2  # per parameter and token: a product and a sum (Kaplan et al., arXiv 2001.08361)
+BACKWARD_FLOP = 4  # per parameter and token: twice the forward pass (the same paper, section 2.1)
+TRAINING_FLOP = FORWARD_FLOP + BACKWARD_FLOP  # per parameter and token of a step
 SCORES_FLOP = 2 * TRAINING_FLOP
 """Per token, layer, position and element of the heads: queries by keys, and scores by values, without a
 mask (arXiv 2204.02311, appendix B)."""
 
-CAUSAL_SCORES_FLOP = SCORES_FLOP // 2
-"""The same where a causal mask saves half."""
+CAUSAL_SCORES_FLOP = SCORES_FLOP // 2  # the same where a causal mask saves half
 
 
 def scores_flop_per_token(shape: TransformerShape, seen: float) -> float:
@@ -399,20 +362,15 @@ CONVENTIONS: Mapping[str, str] = {
 """Framework -> its formula of FLOP per token."""
 
 
-def flop_per_token(
-    framework: str, shape: TransformerShape, seq_len: int, older_megatron: bool = False
-) -> float:
-    """Return the FLOP of one token in training by a framework's own formula.
-
-    `older_megatron`: Megatron-Core before 0.12.0. Raises ValueError for a framework whose log counts none.
-    """
+def flop_per_token(framework: str, shape: TransformerShape, seq_len: int) -> float:
+    """Return the FLOP of one token in training by a framework's formula; raises ValueError without one."""
     if framework not in CONVENTIONS:
         raise ValueError(f"{framework}'s log counts no FLOP; those that do: {', '.join(CONVENTIONS)}")
     scores = scores_flop_per_token(shape, sum(shape.layers_have_attention) * seq_len)
     products = TRAINING_FLOP * _counted_parameters(framework, shape)
     if framework != "megatron":
         return products + scores
-    return products + (scores if older_megatron else scores / 2) + states_flop_per_token(shape)
+    return products + scores / 2 + states_flop_per_token(shape)
 
 
 def _counted_parameters(framework: str, shape: TransformerShape) -> int:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,20 +106,14 @@ def of_the_interval_in_use(repetitions: int, seed: int) -> list[str]:
     """Return the first table: every kind, number of processes, rounds and spread between processes."""
     rng = np.random.default_rng(seed)
     heads = " | ".join(f"covered, between {b:g}" for b in BETWEEN)
-    lines = [
-        f"| samples | processes | rounds | {heads} | half widths, % |",
-        "|---|---|---|" + "---|" * (len(BETWEEN) + 1),
-    ]
-    for kind in KINDS:
-        for processes in PROCESSES:
-            for rounds in ROUNDS:
-                found = [
-                    coverage(in_use, log_ratios(kind, repetitions, processes, rounds, between, rng), rng)
-                    for between in BETWEEN
-                ]
-                shares = " | ".join(f"{covered:.1f} %" for covered, _ in found)
-                widths = " / ".join(f"{width:.2f}" for _, width in found)
-                lines.append(f"| {kind} | {processes} | {rounds} | {shares} | {widths} |")
+    lines = [f"| samples | processes | rounds | {heads} | half widths, % |"]
+    lines.append("|---|---|---|" + "---|" * (len(BETWEEN) + 1))
+    for kind, processes, rounds in product(KINDS, PROCESSES, ROUNDS):
+        logs = (log_ratios(kind, repetitions, processes, rounds, between, rng) for between in BETWEEN)
+        found = [coverage(in_use, one, rng) for one in logs]
+        shares = " | ".join(f"{covered:.1f} %" for covered, _ in found)
+        widths = " / ".join(f"{width:.2f}" for _, width in found)
+        lines.append(f"| {kind} | {processes} | {rounds} | {shares} | {widths} |")
     return lines
 
 
@@ -126,17 +121,13 @@ def of_the_bootstrap(repetitions: int, seed: int) -> list[str]:
     """Return the second table: the interval in use next to the bootstrap's, in 15 rounds."""
     rng = np.random.default_rng(seed)
     intervals = (in_use, percentile)
-    lines = [
-        f"| samples | processes | between | {' | '.join(one.__name__ for one in intervals)} |",
-        "|---|---|---|" + "---|" * len(intervals),
-    ]
-    for kind in ("noise", "outliers", "all"):
-        for processes in (3, 5, 8):
-            for between in (0.0, 4.0):
-                logs = log_ratios(kind, repetitions, processes, 15, between, rng)
-                found = [coverage(one, logs, rng) for one in intervals]
-                shares = " | ".join(f"{covered:.1f} % ±{width:.2f}" for covered, width in found)
-                lines.append(f"| {kind} | {processes} | {between:g} | {shares} |")
+    lines = [f"| samples | processes | between | {' | '.join(one.__name__ for one in intervals)} |"]
+    lines.append("|---|---|---|" + "---|" * len(intervals))
+    for kind, processes, between in product(("noise", "outliers", "all"), (3, 5, 8), (0.0, 4.0)):
+        logs = log_ratios(kind, repetitions, processes, 15, between, rng)
+        found = [coverage(one, logs, rng) for one in intervals]
+        shares = " | ".join(f"{covered:.1f} % ±{width:.2f}" for covered, width in found)
+        lines.append(f"| {kind} | {processes} | {between:g} | {shares} |")
     return lines
 
 

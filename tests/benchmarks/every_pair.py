@@ -31,9 +31,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 import pytest  # noqa: E402
 import technique_pairs as pairs  # noqa: E402
 
-LIMIT_S = 300.0
-"""For one of them, ranks and compilers included."""
-
+LIMIT_S = 300.0  # for one of them, ranks and compilers included
 CHILD = "--child="
 
 

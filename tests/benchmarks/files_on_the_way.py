@@ -24,8 +24,6 @@ class FirstLine(Exception):
 
 
 class Files:
-    """The files of this project whose functions are called, in order."""
-
     def __init__(self) -> None:
         self.seen: dict[str, None] = {}
         self.importing = threading.local()

@@ -145,7 +145,6 @@ def has_shape(model_type: str) -> bool:
 
 
 def table(title: str, column: str, rows: Sequence[Tried]) -> Iterator[str]:
-    """Yield a section with one row per architecture; nothing without rows."""
     if rows:
         yield f"\n## {title}\n\n| model_type | {column} |\n|---|---|"
     for one in rows:

@@ -51,11 +51,8 @@ DISK_MIB = 1024
 ENDS_WITHIN_S = 30
 SWEEP_WITHIN_S = 900
 TRIES = 20
-FINISHES = (0, 2, 4)
-"""A sweep's exit statuses that are an answer: 2 where every cell is unavailable."""
-
-ALONE = "RANDOM_KILLS_ALONE"
-"""Set where this process sees no others."""
+FINISHES = (0, 2, 4)  # a sweep's exit statuses that are an answer: 2 where every cell is unavailable
+ALONE = "RANDOM_KILLS_ALONE"  # set where this process sees no others
 
 
 def words_of(asked: str, out: Path) -> list[str]:
@@ -224,10 +221,7 @@ def present(mark: str) -> set[str]:
 
 
 def doubled(stood: list[Result], now: list[Result]) -> list[str]:
-    """Return cells with two results that need not have them.
-
-    Of a group that was cut short, all are sampled anew: their ratios are of one process's rounds.
-    """
+    """Return cells with two results, but for groups that were cut short, which are sampled anew."""
     fresh = now[len(stood) :]
     before, after = ({one.cell for one in some} for some in (stood, fresh))
     again = []
@@ -251,7 +245,6 @@ def undisturbed_s(asked: str, folder: Path) -> float:
 
 @contextmanager
 def cluster(asked: list[str], folder: Path) -> Iterator[None]:
-    """Let a Slurm cluster of this machine run, where a sweep is asked for on one."""
     needed = any(one.endswith("@slurm") for one in asked)
     if needed and (reason := why_not()):
         sys.exit(f"no Slurm: {reason}")

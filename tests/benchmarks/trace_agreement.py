@@ -47,20 +47,16 @@ def broken_down(path: Path) -> dict[str, int]:
 
 def main(words: list[str]) -> None:
     """Print a row for each trace, and the largest difference; write the record."""
-    patterns, source, record = [], "", None
+    given = {"--communication": "nccl", "--source": "", "--record": ""}
     worst = 0.0
     print(f"{'trace':40}  {'span ms':>10}" + "".join(f"  {kind:>24}" for kind in KINDS))
     for word in words:
         key, _, value = word.partition("=")
-        if key == "--communication":
-            patterns.append(value)
-        elif key == "--source":
-            source = value
-        elif key == "--record":
-            record = Path(value)
+        if key in given:
+            given[key] = value
         else:
             try:
-                ours, count = broken_down(Path(word)), counted(Path(word), *(patterns or ["nccl"]))
+                ours, count = broken_down(Path(word)), counted(Path(word), given["--communication"])
             except TraceError as error:
                 print(f"left out: {error}", file=sys.stderr)
                 continue
@@ -68,8 +64,8 @@ def main(words: list[str]) -> None:
                 print(f"left out: {word}: has no device", file=sys.stderr)
                 continue
             worst = max(worst, shown(Path(word), ours, count))
-            if record is not None:
-                kept(record, source, Path(word), ours, count)
+            if given["--record"]:
+                kept(Path(given["--record"]), given["--source"], Path(word), ours, count)
     print(f"largest difference: {worst:.4f} % of a span")
 
 

@@ -25,15 +25,7 @@ from suites.training.layouts.shape_of_config import ARCHITECTURES
 from suites.training.models.config_fault import IGNORED
 from suites.training.models.huggingface_config import parse
 
-SIMPLE = {
-    int: "int",
-    float: "float",
-    bool: "bool",
-    str: "str",
-    type(None): "null",
-    dict: "dict",
-    list: "list",
-}
+SIMPLE = {one: one.__name__ for one in (int, float, bool, str, dict, list)} | {type(None): "null"}
 DIVISIBLE = "self.hidden_size % self.num_attention_heads != 0"
 """What config classes write that refuse a hidden size which the heads do not divide."""
 
@@ -69,7 +61,6 @@ def row(model_type: str) -> dict[str, Any]:
 
 
 def read_only(config_class: Any) -> list[str]:
-    """Return a class's properties that cannot be set."""
     members = inspect.getmembers(config_class, lambda one: isinstance(one, property) and one.fset is None)
     return sorted(name for name, _ in members)
 

@@ -58,10 +58,7 @@ their processes have ended at once in one that had run other tests."""
 
 
 def mark(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of these files and lists, and put files with slow tests first.
-
-    Workers take files in this order (--no-loadscope-reorder), so none gets a slow one at the end.
-    """
+    """Mark tests of these files and lists; slow files first, in whose order workers take them."""
     long = [line.strip() for line in LONG.strip().splitlines()]
     slow = {file for files in STARTS.values() for file in files.split()}
     unused = set(long)

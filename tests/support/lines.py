@@ -11,12 +11,10 @@ ROOT = Path(__file__).parents[2]
 CEILINGS = {"harness": 33_000, "suites": 44_000, "tests": 32_000, "conf": 12_500}
 """Lines at most, once the house has its weight."""
 
-MOST_FILES = 520
-"""Python files of harness and suites at most."""
+MOST_FILES = 520  # Python files of harness and suites at most
 
 
 def main() -> None:
-    """Print a line per folder, the largest of its parts below it, and the number of files."""
     tracked = subprocess.run(["git", "ls-files", *CEILINGS], cwd=ROOT, capture_output=True, text=True).stdout
     files = [Path(name) for name in tracked.splitlines() if name.endswith((".py", ".yaml"))]
     lines = {file: len((ROOT / file).read_text().splitlines()) for file in files if (ROOT / file).is_file()}

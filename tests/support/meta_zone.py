@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from harness.instruments.network.clos import Clos
 
-NIC_B_per_s = 400e9 / 8
-"""400 Gbit/s per GPU: Gangidi et al., SIGCOMM 2024, doi 10.1145/3651890.3672233."""
+NIC_B_per_s = 400e9 / 8  # 400 Gbit/s per GPU: Gangidi et al., SIGCOMM 2024, doi 10.1145/3651890.3672233
 
 
 def meta_zone(capacity: float = 1.0, failed: tuple[tuple[int, int], ...] = ()) -> Clos:

@@ -46,10 +46,8 @@ def blocks_of(text: str) -> Iterator[tuple[str, list[str]]]:
     for at, match in enumerate(found):
         end = found[at + 1].start() if at + 1 < len(found) else len(text)
         shown = text[match.end() : end].split("```")[0]
-        yield (
-            match[1],
-            [line for line in shown.splitlines() if line.strip() and not line.startswith(("$ ", "..."))],
-        )
+        lines = [line for line in shown.splitlines() if line.strip()]
+        yield match[1], [line for line in lines if not line.startswith(("$ ", "..."))]
 
 
 def now_of(line: str, output: list[str]) -> str:

@@ -17,30 +17,24 @@ from typing import Any
 
 import psutil
 import torch
-import torch.distributed as dist
 from torch import nn
+
+from harness.instruments.distributed.fake_process_group import world_size
 
 
 def choose_accelerator(device_type: str | None = None) -> None:
-    """Make deepspeed use the device of a model, `cpu` or `cuda`; None: a GPU where there is one.
-
-    By default deepspeed takes a GPU wherever it sees one, and puts the state of a model on the CPU there.
-    """
+    """Make deepspeed use `cpu` or `cuda`, where alone it takes any GPU; None: a GPU where there is one."""
     device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
     os.environ["DS_ACCELERATOR"] = device_type
     from deepspeed.accelerator import get_accelerator, set_accelerator
 
     if get_accelerator().device_name() != device_type:
-        name = "CPU_Accelerator" if device_type == "cpu" else "CUDA_Accelerator"
         module = importlib.import_module(f"deepspeed.accelerator.{device_type}_accelerator")
-        set_accelerator(getattr(module, name)())
+        set_accelerator(getattr(module, f"{device_type.upper()}_Accelerator")())
 
 
 def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
-    """Call `deepspeed.initialize` over the current process group, on the accelerator that was chosen.
-
-    Raises RuntimeError where there is none.
-    """
+    """Call `deepspeed.initialize` over the process group, which must exist, on the chosen accelerator."""
     import deepspeed
     from deepspeed.utils import groups
 
@@ -50,22 +44,15 @@ def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[
     backend.build_shm_op = lambda: None  # needs a compiler, is for inference
     deepspeed.comm.comm.cdb = None
     groups._WORLD_GROUP = groups._DATA_PARALLEL_GROUP = None
-    if not dist.is_initialized():
-        raise RuntimeError(
-            "no process group: enter fake_process_group, or start real ranks, before sharding a model"
-        )
+    world_size()  # raises without a process group
     return deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)[0]
 
 
 BUILDERS = {"cpu_adam": "CPUAdamBuilder", "async_io": "AsyncIOBuilder"}
 """The operators: Adam for the host, and asynchronous file access."""
 
-BESIDE = {"async_io": ("pin_memory",)}
-"""What deepspeed compiles before each (op_builder/async_io.py)."""
-
-NO_DEBUG_INFORMATION = "-g0"
-"""Undoes deepspeed's -g, which doubles the time of a compilation and does not change the code."""
-
+BESIDE = {"async_io": ("pin_memory",)}  # what deepspeed compiles before each (op_builder/async_io.py)
+NO_DEBUG_INFORMATION = "-g0"  # undoes deepspeed's -g, which doubles the time of a compilation alone
 HEADERS = ("/usr/include/libaio.h", "/usr/local/include/libaio.h")
 
 
@@ -94,16 +81,13 @@ def programs() -> str:
 
 
 def load(operator: str) -> None:
-    """Load `operator`, compiling it first if needed, which takes a minute or two.
-
-    Every process loads it here before deepspeed does: it would compile it again with its own flags.
-    """
+    """Load `operator`, compiled first if needed, for minutes; deepspeed would compile it with other flags."""
     choose_accelerator()
     from torch.utils import cpp_extension
 
     default = cpp_extension.get_default_build_root()
     for one in (*BESIDE.get(operator, ()), operator):
-        clear_lock(one, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
+        _clear_lock(one, Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default))
     os.environ["PATH"] = programs()
     builder = getattr(importlib.import_module("deepspeed.ops.op_builder"), BUILDERS[operator])()
     flags = builder.cxx_args
@@ -114,23 +98,18 @@ def load(operator: str) -> None:
 def main() -> None:
     """Compile every operator that this machine can, before it is waited for; print what the others lack."""
     for operator in BUILDERS:
-        reason = missing(operator)
-        if reason:
+        if reason := missing(operator):
             sys.stdout.write(f"{operator}: {reason}\n")
         else:
             load(operator)
 
 
-def clear_lock(operator: str, folder: Path) -> None:
-    """Remove the lock of a killed compilation, for which torch would wait forever.
-
-    A running compilation keeps it open (torch/utils/file_baton.py).
-    """
+def _clear_lock(operator: str, folder: Path) -> None:
+    """Remove the lock of a killed compilation; a running one keeps it open (torch/utils/file_baton.py)."""
+    processes = psutil.process_iter(["open_files"])
+    held = {file.path for one in processes for file in one.info["open_files"] or ()}
     for lock in folder.rglob(f"{operator}/lock"):
-        every = psutil.process_iter(["open_files"])
-        if not any(
-            file.path == str(lock.resolve()) for one in every for file in one.info["open_files"] or ()
-        ):
+        if str(lock.resolve()) not in held:
             lock.unlink(missing_ok=True)
 
 

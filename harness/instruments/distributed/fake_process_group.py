@@ -1,14 +1,7 @@
 """Many ranks in one process: a process group that sends nothing, to measure one rank's memory.
 
-Suites shard a model over `rank_mesh` inside `fake_process_group`; the same code shards over real ranks.
-
-A reduce-scatter over gloo that moves the bytes of NCCL's ring, in place of gloo's own.
-
-gloo's reduce-scatter is an all-reduce of which each rank keeps its share (ProcessGroupGloo.cpp), so it sends
-twice the bytes. Here each rank sends to its right neighbour alone, (ranks - 1) / ranks of the tensor in all,
-which is the least that a rank must send; gloo's all-gather goes round the same ring. bf16 is summed in bf16.
-
-The coalesced form and that of lists stay gloo's: neither FSDP2 nor deepspeed's ZeRO uses them.
+Suites shard a model over `rank_mesh` inside `fake_process_group`; the same code shards over real ranks. For
+these, there is a reduce-scatter over gloo that moves the bytes of NCCL's ring, in place of gloo's own.
 """
 
 from __future__ import annotations
@@ -55,10 +48,9 @@ def fake_process_group(ranks: int, rank: int = 0) -> Iterator[None]:
 def mesh_of_sizes(
     device_type: str, sizes: tuple[int, ...], names: tuple[str, ...] | None = None
 ) -> DeviceMesh:
-    """Return all ranks of the current process group, fake or real, in dimensions of these sizes and names.
+    """Return all ranks of the current process group in dimensions of these sizes, the outermost first.
 
-    The outermost first. May be called under FakeTensorMode: the mesh's own table of ranks consists of real
-    tensors nonetheless.
+    May be called under FakeTensorMode: the mesh's table of ranks consists of real tensors nonetheless.
     """
     with torch_internals.no_modes():
         return init_device_mesh(device_type, sizes, mesh_dim_names=names)
@@ -87,12 +79,16 @@ def world_size() -> int:
 METHODS = ("reduce_scatter_single", "_reduce_scatter_base")
 """Methods of torch.distributed.ProcessGroup through which FSDP2 and deepspeed reduce to shares."""
 
-TAG = 0x52696E67
-"""Tag of the ring's messages, so that none is taken for a user's."""
+TAG = 0x52696E67  # tag of the ring's messages, so that none is taken for a user's
 
 
 class RingWork(dist.Work):
     """A started reduce-scatter: its first message is under way, `wait` does the rest.
+
+    gloo's own is an all-reduce of which each rank keeps its share (ProcessGroupGloo.cpp), so it sends twice
+    the bytes. Here each rank sends to its right neighbour alone, (ranks - 1) / ranks of the tensor in all,
+    which is the least that a rank must send; gloo's all-gather goes round the same ring. bf16 is summed in
+    bf16. The coalesced form and that of lists stay gloo's: neither FSDP2 nor deepspeed's ZeRO uses them.
 
     Works of one group are waited for in the order in which they were started. The output may be this rank's
     own part of the input, and no other part of it. The group's timeout limits each message.
@@ -107,10 +103,7 @@ class RingWork(dist.Work):
         self._pending: list[Any] | None = self._exchange(chunks[group.rank() - 1], self._target(0))
 
     def wait(self, *timeout: Any) -> bool:
-        """Send, receive and add until this rank's share has all ranks' summands.
-
-        Raises what a message raised; after that, RuntimeError.
-        """
+        """Send, receive and add until this rank has its share; raises what failed, then RuntimeError."""
         if self._ended:
             return True
         if self._pending is None:
@@ -163,11 +156,10 @@ def use_ring_reduce_scatter() -> None:
 
 
 def _replacing(method: Any) -> Any:
-    def reduce_scatter(group: Any, output: torch.Tensor, tensor: torch.Tensor, options: Any = None) -> Any:
-        operation = dist.ReduceOp.SUM if options is None else options.reduceOp
+    def reduce_scatter(group: Any, output: torch.Tensor, tensor: torch.Tensor, *options: Any) -> Any:
+        operation = options[0].reduceOp if options else dist.ReduceOp.SUM
         if dist.get_backend(group) != "gloo" or group.size() == 1:
-            given = () if options is None else (options,)
-            return method(group, output, tensor, *given)
+            return method(group, output, tensor, *options)
         average = operation == dist.ReduceOp.AVG
         if not average and operation != dist.ReduceOp.SUM:
             raise NotImplementedError(f"reduce-scatter over gloo by {operation}: expected SUM or AVG")

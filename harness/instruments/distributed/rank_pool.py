@@ -3,8 +3,6 @@
 Each may be started by its own command, such as on a node of a
 `harness.instruments.network.emulated_network.Network`. A failure of one ends them all and becomes one
 exception that names the rank, the call and the reason.
-
-The last lines that a process printed, for the reason of its end: a few lines, or a stack.
 """
 
 from __future__ import annotations
@@ -30,15 +28,11 @@ if TYPE_CHECKING:
 
 TAIL_B = 1 << 16
 LINE_LENGTH = 300
-STACK = "(most recent call first):"
-"""End of the line before the frames of a stack that faulthandler prints, innermost first."""
+STACK = "(most recent call first):"  # end of the line before faulthandler's frames, innermost first
 
 
-def last(path: Path, count: int) -> str:
-    """Return the last `count` lines of the file; "" where there are none.
-
-    Where faulthandler has printed a stack: its innermost frames, and what was printed just before.
-    """
+def _last(path: Path, count: int) -> str:
+    """Return the last lines of a file, or the innermost frames of its stack and what is before that."""
     lines = tail(path)
     stacks = [number for number, line in enumerate(lines) if line.endswith(STACK) and "C stack" not in line]
     if not stacks:
@@ -49,13 +43,12 @@ def last(path: Path, count: int) -> str:
     return "; its stack:\n" + "\n".join(frames) + printed
 
 
-def tail(path: Path, count: int | None = None) -> list[str]:
-    """Return the last `count` lines of the file (None: of its last 64 KiB), without empty ones."""
+def tail(path: Path) -> list[str]:
+    """Return the lines of the file's last 64 KiB, without empty ones."""
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - TAIL_B, 0))
         text = file.read().decode("utf-8", "replace")
-        lines = [line[:LINE_LENGTH] for line in text.splitlines() if line.strip()]
-        return lines if count is None else lines[-count:]
+        return [line[:LINE_LENGTH] for line in text.splitlines() if line.strip()]
     return []
 
 
@@ -63,21 +56,11 @@ RANK = "harness.instruments.distributed.rank_worker"
 LOOPBACK = ("127.", "::1", "localhost")
 CHUNK_B = 1 << 16
 GRACE_S = 5.0
-GONE_S = 0.5
-"""How long a rank may take to end after another has lost the connection to it."""
-
-SILENT_S = 1.5 * LEASE_S
-"""The same for a rank on another machine, which may have been lost with it: nobody reports its end."""
-
-SIGTERM_PATIENCE_S = 0.5
-"""How long ranks may take to end before they are killed."""
-
-STACK_S = 2.0
-"""How long a hanging rank, possibly on another machine, may take to print its stack and die."""
-
-LINES = 12
-"""Lines of the ranks' output in a reason: this many in total, at least the second number of each."""
-
+GONE_S = 0.5  # how long a rank may take to end after another has lost the connection to it
+SILENT_S = 1.5 * LEASE_S  # of a rank on another machine, which may be lost with it: nobody reports its end
+SIGTERM_PATIENCE_S = 0.5  # how long ranks may take to end before they are killed
+STACK_S = 2.0  # how long a hanging rank, possibly on another machine, may take to print its stack and die
+LINES = 12  # lines of the ranks' output in a reason: this many in total, at least the second number of each
 FEWEST_LINES = 3
 
 
@@ -122,11 +105,7 @@ class RankPool:
     """
 
     def __init__(
-        self,
-        places: Sequence[RankLocation],
-        address: str,
-        backend: str = "gloo",
-        timeout_s: float = 120.0,
+        self, places: Sequence[RankLocation], address: str, backend: str = "gloo", timeout_s: float = 120.0
     ) -> None:
         self._timeout_s = timeout_s
         self._gone_s = SILENT_S if any(STORE in place.environment for place in places) else GONE_S
@@ -172,13 +151,8 @@ class RankPool:
         """End every rank, whatever it is doing."""
         ranks, self._ranks = self._ranks, []
         # A relay ends its rank elsewhere on SIGTERM; a stopped process needs SIGKILL.
-        for send, patience_s in ((signal.SIGTERM, SIGTERM_PATIENCE_S), (signal.SIGKILL, GRACE_S)):
-            until_s = time.monotonic() + patience_s
-            for rank in ranks:
-                rank.process.send_signal(send)
-            for rank in ranks:
-                with suppress(subprocess.TimeoutExpired):
-                    rank.process.wait(timeout=max(until_s - time.monotonic(), 0.01))
+        _signal(ranks, signal.SIGTERM, SIGTERM_PATIENCE_S)
+        _signal(ranks, signal.SIGKILL, GRACE_S)
         for rank in ranks:
             os.close(rank.calls)
             os.close(rank.answers)
@@ -197,7 +171,6 @@ class RankPool:
             raise
 
     def _answers(self, function: str, line: bytes, who: list[int], within_s: float) -> list[Any]:
-        """Send the call to all ranks at once and collect their answers."""
         until_s = time.monotonic() + within_s
         unsent = {self._ranks[number].calls: memoryview(line) for number in who}
         for calls in unsent:
@@ -226,7 +199,6 @@ class RankPool:
         return line
 
     def _complete_answers(self, number: int, function: str) -> list[bytes]:
-        """Return the answers that became complete: one or none."""
         rank = self._ranks[number]
         chunk = os.read(rank.answers, CHUNK_B)
         if not chunk:
@@ -251,13 +223,13 @@ class RankPool:
         dead = self._dead(self._gone_s)
         if not dead:
             return f"rank {number}, {_name(function)}: {message}"
-        return f"{self._deaths(dead, function)}; rank {number}: {message}{self._last(dead[0], LINES)}"
+        return f"{self._deaths(dead, function)}; rank {number}: {message}{self._last(dead[0])}"
 
     def _gone(self, number: int, function: str) -> str:
         dead = self._dead(GRACE_S)
         if not dead:
-            return f"rank {number} closed its answers in {_name(function)}{self._last(number, LINES)}"
-        return self._deaths(dead, function) + self._last(dead[0], LINES)
+            return f"rank {number} closed its answers in {_name(function)}{self._last(number)}"
+        return self._deaths(dead, function) + self._last(dead[0])
 
     def _dead(self, patience_s: float) -> list[int]:
         """Return the ranks that have ended, waiting briefly for the first."""
@@ -270,58 +242,57 @@ class RankPool:
 
     def _deaths(self, dead: list[int], function: str) -> str:
         """Return how ranks ended; raises Unavailable where one was lost with its node."""
-        for number in dead:
-            if self._ranks[number].process.returncode == SILENT:
-                raise Unavailable(
-                    f"{LOST}lost rank {number} in {_name(function)}: its node sends no heartbeat"
-                )
-        ends = [f"rank {number} {_end(self._ranks[number].process.returncode)}" for number in dead]
+        codes = {number: self._ranks[number].process.returncode for number in dead}
+        for number, code in codes.items():
+            if code == SILENT:
+                silent = f"lost rank {number} in {_name(function)}: its node sends no heartbeat"
+                raise Unavailable(f"{LOST}{silent}")
+        ends = [f"rank {number} {_end(code)}" for number, code in codes.items()]
         return f"{' and '.join(ends)} in {_name(function)}"
 
     def _hang(self, function: str, late: list[int], within_s: float) -> str:
         """Make each late rank print its stack and die; return the timeout's text."""
-        for number in late:
-            self._ranks[number].process.send_signal(signal.SIGUSR1)
-        until_s = time.monotonic() + STACK_S
-        for number in late:
-            with suppress(subprocess.TimeoutExpired):
-                self._ranks[number].process.wait(timeout=max(until_s - time.monotonic(), 0.01))
+        _signal([self._ranks[number] for number in late], signal.SIGUSR1, STACK_S)
         who = " and ".join(f"rank {number}" for number in late)
         lines = max(LINES // len(late), FEWEST_LINES)
-        last = {number: self._last(number, lines) for number in late}
-        where = "".join(f"\nrank {number}{stack}" for number, stack in last.items() if stack)
+        stacks = [(number, stack) for number in late if (stack := self._last(number, lines))]
+        where = "".join(f"\nrank {number}{stack}" for number, stack in stacks)
         return f"{who} gave no answer to {_name(function)} within {within_s:g} s{where}"
 
-    def _last(self, number: int, lines: int) -> str:
-        return last(self._ranks[number].printed, lines)
+    def _last(self, number: int, lines: int = LINES) -> str:
+        return _last(self._ranks[number].printed, lines)
 
     def _start(self, number: int, world: int, place: RankLocation, address: str) -> _Rank:
         path = Path(self._folder.name) / f"rank{number}"
-        ours: list[int] = []
-        theirs: list[int] = []
+        (its_calls, calls), (answers, its_answers) = os.pipe(), os.pipe()
         try:
-            for mine, its in ((1, 0), (0, 1)):  # a pipe's second end is the one to write to
-                pipe = os.pipe()
-                ours.append(pipe[mine])
-                theirs.append(pipe[its])
             with path.open("wb") as output:
                 process = subprocess.Popen(
                     [*place.command, sys.executable, "-u", "-m", RANK],
-                    stdin=theirs[0],
+                    stdin=its_calls,
                     stdout=output,
                     stderr=output,
-                    env=_environment(number, world, place, address, theirs[1]),
-                    pass_fds=(theirs[1],),
+                    env=_environment(number, world, place, address, its_answers),
+                    pass_fds=(its_answers,),
                 )
         except BaseException:
-            for end in ours:
-                os.close(end)
+            os.close(calls)
+            os.close(answers)
             raise
         finally:
-            for end in theirs:
-                os.close(end)
-        os.set_blocking(ours[0], False)
-        return _Rank(process, ours[0], ours[1], path, [])
+            os.close(its_calls)
+            os.close(its_answers)
+        os.set_blocking(calls, False)
+        return _Rank(process, calls, answers, path, [])
+
+
+def _signal(ranks: Sequence[_Rank], number: signal.Signals, patience_s: float) -> None:
+    until_s = time.monotonic() + patience_s
+    for rank in ranks:
+        rank.process.send_signal(number)
+    for rank in ranks:
+        with suppress(subprocess.TimeoutExpired):
+            rank.process.wait(timeout=max(until_s - time.monotonic(), 0.01))
 
 
 def _environment(number: int, world: int, place: RankLocation, address: str, answers: int) -> dict[str, str]:
@@ -332,7 +303,6 @@ def _environment(number: int, world: int, place: RankLocation, address: str, ans
 
 
 def _end(code: int) -> str:
-    """Return how a process ended, by its exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     known = -code in {int(one) for one in signal.Signals}

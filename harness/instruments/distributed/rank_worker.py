@@ -23,24 +23,12 @@ from typing import Any
 from harness.instruments.process import call_unary_functions, die_with_starter
 from harness.records import Unavailable, WrongResult
 
-MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)
-"""Exceptions that keep their type on the way to the caller."""
-
-MEET_SHARE = 0.8
-"""Share of the limit for which a rank tries to reach rank 0, so that it can report a failure within the
-limit."""
-
-STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"
-"""Variables: where ranks of several machines meet (host:port), and the name that separates pools."""
-
-LEASE_S = 10.0
-"""How long a rank on another machine may send no heartbeat."""
-
-SILENT = 113
-"""Exit code of the process that represents such a rank here, once it has sent none for so long."""
-
-RankState = dict[str, Any]
-"""What the functions of one rank keep from call to call."""
+MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)  # keep their type
+MEET_SHARE = 0.8  # of the limit, to reach rank 0, so that a failure is reported within the limit
+STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"  # host:port where ranks of several machines meet; a pool's name
+LEASE_S = 10.0  # how long a rank on another machine may send no heartbeat
+SILENT = 113  # exit code of the process that represents such a rank here, once it has sent none for so long
+RankState = dict[str, Any]  # what the functions of one rank keep from call to call
 
 
 def main() -> None:
@@ -73,26 +61,22 @@ def answer(call: dict[str, Any], state: RankState) -> str:
         result = getattr(importlib.import_module(module), function)(state, **call["arguments"])
         return json.dumps({"answer": result})
     except (Exception, SystemExit) as error:
-        for kind in MEANT:
-            if isinstance(error, kind):
-                return json.dumps({"raised": kind.__name__, "said": str(error)})
+        if kind := next((one for one in MEANT if isinstance(error, one)), None):
+            return json.dumps({"raised": kind.__name__, "said": str(error)})
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{os.path.basename(last.filename)}:{last.lineno}"
         return json.dumps({"raised": "", "said": f"{type(error).__name__}: {error} ({place})"})
 
 
 def listen(state: RankState, timeout_s: float) -> int:
-    """Open the common store on rank 0's own address and return its port, a free one.
-
-    0 where a store exists already.
-    """
+    """Open the common store on rank 0's address and return its free port; 0 where a store exists already."""
     if POOL in os.environ:
         return 0
     host = os.environ["MASTER_ADDR"]
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         port = int(server.getsockname()[1])
-        state["store"] = _store(port, timeout_s, is_master=True, master_listen_fd=server.detach())
+        state["store"] = _store(host, port, timeout_s, is_master=True, master_listen_fd=server.detach())
     return port
 
 
@@ -104,10 +88,12 @@ def join(state: RankState, backend: str, port: int, timeout_s: float) -> list[in
     call_unary_functions()
     rank = int(os.environ["RANK"])
     if POOL in os.environ:
-        state["store"] = _common_store(timeout_s)
+        host, _, common = os.environ[STORE].rpartition(":")
+        state["store"] = dist.PrefixStore(os.environ[POOL], _store(host, int(common), timeout_s))  # type: ignore[attr-defined]
     if "store" not in state:
-        _reach(port, max(begin_s + MEET_SHARE * timeout_s - time.monotonic(), 0.1))
-        state["store"] = _store(port, timeout_s, is_master=False)
+        host = os.environ["MASTER_ADDR"]
+        _reach(host, port, max(begin_s + MEET_SHARE * timeout_s - time.monotonic(), 0.1))
+        state["store"] = _store(host, port, timeout_s, is_master=False)
     dist.init_process_group(
         backend,
         store=state["store"],
@@ -127,19 +113,8 @@ def gpu() -> Any:
     return torch.device("cuda", 0 if alone else int(os.environ["LOCAL_RANK"]))
 
 
-def _common_store(timeout_s: float) -> Any:
-    """Return the launcher's store, with a prefix of this pool's."""
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-
-    host, _, port = os.environ[STORE].rpartition(":")
-    limit = timedelta(seconds=timeout_s)
-    common = TCPStore(host, int(port), wait_for_workers=False, timeout=limit)
-    return PrefixStore(os.environ[POOL], common)
-
-
-def _reach(port: int, patience_s: float) -> None:
+def _reach(host: str, port: int, patience_s: float) -> None:
     """Check that rank 0 can be reached; torch would try for long, and report less."""
-    host = os.environ["MASTER_ADDR"]
     try:
         socket.create_connection((host, port), timeout=patience_s).close()
     except OSError as error:
@@ -147,17 +122,10 @@ def _reach(port: int, patience_s: float) -> None:
         raise ConnectionError(f"rank 0 cannot be reached at {host}:{port}: {why}") from None
 
 
-def _store(port: int, timeout_s: float, **more: Any) -> Any:
+def _store(host: str, port: int, timeout_s: float, **more: Any) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    return TCPStore(
-        os.environ["MASTER_ADDR"],
-        port,
-        int(os.environ["WORLD_SIZE"]),
-        timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,
-        **more,
-    )
+    return TCPStore(host, port, wait_for_workers=False, timeout=timedelta(seconds=timeout_s), **more)
 
 
 if __name__ == "__main__":

@@ -14,23 +14,12 @@ from harness.instruments.distributed.ray_watchdog import ENDED, kill_all, watche
 
 LOOPBACK = "127.0.0.1"
 
-TOKEN = "RAY_AUTH_TOKEN"
-"""Environment variable without which nobody joins; ranks that this process starts inherit it."""
-
-OBJECT_STORE_B = 128 << 20
-"""Size of the shared memory that batches pass through; pages are used as they are written."""
-
-ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Environment variable: with "0", Ray listens on the loopback address alone."""
-
-LONGEST_PATH_B = 25
-"""Longest path of Ray's parent folder: a socket's path has at most 107 bytes (unix(7)), Ray adds about 80."""
-
-REACH_S = 10.0
-"""How long a cluster may take to accept a connection."""
-
-STARTS = 4
-"""Attempts to start Ray, which gives up after 30 s where a machine is busy."""
+TOKEN = "RAY_AUTH_TOKEN"  # without it nobody joins; ranks that this process starts inherit it
+OBJECT_STORE_B = 128 << 20  # shared memory of batches; pages are used as they are written
+ONE_MACHINE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": Ray listens on the loopback alone
+LONGEST_PATH_B = 25  # a socket's path has at most 107 bytes (unix(7)), of which Ray adds about 80
+REACH_S = 10.0  # how long a cluster may take to accept a connection
+STARTS = 4  # attempts to start Ray, which gives up after 30 s where a machine is busy
 
 QUIET = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
@@ -46,8 +35,7 @@ RETURNED = {
 }
 """Environment of processes that load data, Ray's and others: they return memory that they use no more."""
 
-NAMESPACE = "harness"
-"""Ray namespace of the actors' names."""
+NAMESPACE = "harness"  # Ray namespace of the actors' names
 
 
 class RayError(RuntimeError):
@@ -65,11 +53,13 @@ class RaySession:
         self, address: str = "", object_store_B: int = OBJECT_STORE_B, environ: Mapping[str, str] = RETURNED
     ) -> None:
         self._watchdog: subprocess.Popen[bytes] | None = None
+        self.address = address
         if address:
             join(address)
-            self.address = address
         else:
-            folder = tempfile.mkdtemp(prefix="ray", dir=folder_for_sockets())
+            # The usual place, or /tmp where that has too long a path for sockets.
+            long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_PATH_B
+            folder = tempfile.mkdtemp(prefix="ray", dir="/tmp" if long else None)
             os.environ.setdefault(TOKEN, secrets.token_hex(32))  # Ray keeps the first one of a process
             self._watchdog = watched(folder)
             self.address = _start(folder, object_store_B, environ)
@@ -84,11 +74,6 @@ class RaySession:
             self._watchdog.communicate(ENDED)
 
 
-def folder_for_sockets() -> str | None:
-    """Return where Ray's folder can be: None for the usual place, /tmp where that has too long a path."""
-    return None if len(os.fsencode(tempfile.gettempdir())) <= LONGEST_PATH_B else "/tmp"
-
-
 def join(address: str) -> None:
     """Join a running Ray, once per process; raises `RayError` where it cannot be reached."""
     import ray
@@ -96,7 +81,11 @@ def join(address: str) -> None:
     if ray.is_initialized():
         return
     os.environ.update(QUIET)
-    _refuse_unreachable(address)  # Ray itself would end this process
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), REACH_S).close()  # else Ray would end this process
+    except (OSError, ValueError) as error:
+        raise RayError(f"no Ray cluster at {address}: {error}; expected host:port") from None
     local = address.startswith(LOOPBACK)
     if local:
         _stay_on_loopback()
@@ -106,15 +95,6 @@ def join(address: str) -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise RayError(f"no Ray cluster at {address}: {first}") from None
-
-
-def _refuse_unreachable(address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), REACH_S):
-            return
-    except (OSError, ValueError) as error:
-        raise RayError(f"no Ray cluster at {address}: {error}; expected host:port") from None
 
 
 def _stay_on_loopback() -> None:

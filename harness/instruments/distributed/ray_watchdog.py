@@ -15,18 +15,12 @@ import sys
 import time
 from contextlib import suppress
 
-ROUNDS, ROUND_S = 20, 0.1
-"""Processes may start others while they are killed."""
-
-ENDED = b"ended"
-"""What the starter writes once it has ended Ray itself."""
+ROUNDS, ROUND_S = 20, 0.1  # processes may start others while they are killed
+ENDED = b"ended"  # what the starter writes once it has ended Ray itself
 
 
 def watched(folder: str) -> subprocess.Popen[bytes]:
-    """Start the watchdog; it ends what is left once its input is closed, as when this process is killed.
-
-    It has no TMPDIR, by which the harness finds the processes of a cell to kill them: it is to outlive them.
-    """
+    """Start the watchdog; it has no TMPDIR, by which the harness finds a cell's processes to kill."""
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     command = [sys.executable, "-S", __file__, folder]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environment)
@@ -55,8 +49,7 @@ def open_files(process: str) -> list[str]:
 def kill_all(folder: str) -> None:
     """Kill all processes of a Ray with this folder, except this one."""
     for _ in range(ROUNDS):
-        alive = belonging(folder)
-        if not alive:
+        if not (alive := belonging(folder)):
             break
         for pid in alive:
             with suppress(ProcessLookupError):

@@ -33,9 +33,7 @@ from harness.instruments.distributed.rank_worker import LEASE_S, POOL, SILENT, S
 from harness.instruments.process import die_with_starter
 
 REMOTE = "harness.instruments.distributed.remote_ranks"
-RUN = "HARNESS_RUN"
-"""Distinguishes the keys of one start of a job from those of another in the same store."""
-
+RUN = "HARNESS_RUN"  # distinguishes the keys of one start of a job from those of another in the same store
 READY = "ready"
 PATIENCE_S = 30.0
 
@@ -45,10 +43,7 @@ class LaunchError(ValueError):
 
 
 class Launch(NamedTuple):
-    """This process among all: `local` of `per_node` on its node. `hosts`: this process must open the store.
-
-    `run` names this start of the job.
-    """
+    """This process: `local` of `per_node` on its node, of launch `run`. `hosts`: it opens the store."""
 
     rank: int
     world: int
@@ -76,9 +71,7 @@ class Launch(NamedTuple):
 
 
 def launch(environ: Mapping[str, str] | None = None) -> Launch | None:
-    """Return the launch that the environment describes; None for a process started alone. Raises
-    LaunchError.
-    """
+    """Return the launch of an environment; None for a process started alone. Raises LaunchError."""
     environ = os.environ if environ is None else environ
     if "TORCHELASTIC_RUN_ID" in environ:
         numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -103,37 +96,34 @@ def launch(environ: Mapping[str, str] | None = None) -> Launch | None:
                 f"{name} is missing: started as process {rank} of {world}, and these meet at the first node: "
                 "export MASTER_ADDR (its name) and MASTER_PORT (a free port)"
             )
-    port = int(environ["MASTER_PORT"])
-    return Launch(rank, world, local, per_node, environ["MASTER_ADDR"], port, hosts, run)
+    address, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+    return Launch(rank, world, local, per_node, address, port, hosts, run)
 
 
 def places(launch: Launch, environment: Mapping[str, str]) -> list[RankLocation]:
     """Return where the ranks of one pool run: rank 0 here, the others where they were started."""
-    relay = (sys.executable, "-u", "-m", REMOTE, "relay")
     given = {**environment, **launch.environment, POOL: uuid4().hex}
     here = RankLocation((), {**given, "LOCAL_RANK": str(launch.local)})
-    return [here, *(RankLocation(relay, given) for _ in range(1, launch.world))]
+    return [here, *[RankLocation(_role("relay"), given)] * (launch.world - 1)]
 
 
 def serve(launch: Launch) -> None:
     """Run this rank whenever rank 0 asks for it; does not return."""
     os.environ.update(launch.environment)
-    os.execv(
-        sys.executable, [sys.executable, "-u", "-m", REMOTE, "serve", str(launch.rank), str(launch.local)]
-    )
+    os.execv(sys.executable, _role("serve", launch.rank, launch.local))
+
+
+def _role(*words: object) -> list[str]:
+    return [sys.executable, "-u", "-m", REMOTE, *map(str, words)]
 
 
 @contextmanager
 def attended(launch: Launch | None) -> Iterator[None]:
-    """Keep the other ranks alive inside the block and shut them down on exit, however it exits.
-
-    Raises LaunchError where they cannot meet.
-    """
+    """Keep the other ranks inside the block, and shut them down however it exits. Raises LaunchError."""
     if launch is None:
         yield
         return
-    role = "host" if launch.hosts else "visit"
-    words = [sys.executable, "-u", "-m", REMOTE, "keep", role, str(launch.world - 1)]
+    words = _role("keep", "host" if launch.hosts else "visit", launch.world - 1)
     environment = {**os.environ, **launch.environment}
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         reply = process.stdout.readline().decode().strip() if process.stdout else ""
@@ -151,16 +141,10 @@ def attended(launch: Launch | None) -> Iterator[None]:
 
 END = "end"
 GONE = "gone"
-DIED = b"!"
-"""Prefix of the message that a rank is gone; an answer is JSON."""
-
+DIED = b"!"  # prefix of the message that a rank is gone; an answer is JSON
 LINES = 100
-LOOK_S = 0.1
-"""Polling interval where several messages may arrive."""
-
-SERVED_S = 60.0
-"""How long a server may take to start: it may be importing torch."""
-
+LOOK_S = 0.1  # polling interval where several messages may arrive
+SERVED_S = 60.0  # how long a server may take to start: it may be importing torch
 MEET_S = 120.0
 HANDED_ON = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", POOL)
 
@@ -182,7 +166,7 @@ def keep(host: bool, servers: int) -> None:
     try:
         client = store(host)
     except RuntimeError as error:
-        sys.stdout.write(f"{str(error).partition(chr(10))[0]}\n")
+        sys.stdout.write(f"{_first_line(error)}\n")
         return
     sys.stdout.write(f"{READY}\n")
     sys.stdin.read()
@@ -190,6 +174,10 @@ def keep(host: bool, servers: int) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while host and client.add(GONE, 0) < servers and time.monotonic() < until_s:
         time.sleep(LOOK_S)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def relay() -> None:
@@ -229,7 +217,6 @@ def _live(start: str) -> None:
 
 
 def _answers(start: str) -> None:
-    """Forward answers; end as the rank ended."""
     client, descriptor, number = store(), int(os.environ["ANSWERS"]), 0
     os.set_inheritable(descriptor, False)
     with open(descriptor, "wb", buffering=0) as answers:
@@ -253,11 +240,9 @@ def _taken(client: Any, key: str) -> bytes:
 
 def serve_rank(rank: str, local: str) -> None:
     """Run the rank whenever it is asked for, until the end is announced."""
-    client, last = store(), 0
+    client, last, start = store(), 0, f"{rank}/start"
     while not client.check([END]):
-        number, environment = (
-            json.loads(client.get(f"{rank}/start")) if client.check([f"{rank}/start"]) else (0, {})
-        )
+        number, environment = json.loads(client.get(start)) if client.check([start]) else (0, {})
         if number > last:
             last = number
             Served(rank, number, {**environment, "LOCAL_RANK": local}).wait()
@@ -291,8 +276,8 @@ class Served:
         for number, line in enumerate(self._output_lines, start=1):
             client.set(f"{self._start}/answer{number - 1}", line)
         code = self._process.wait()
-        output = rank_pool.tail(Path(f"/proc/self/fd/{self._printed.fileno()}"), LINES)
-        last = json.dumps({"code": code, "said": output})
+        output = rank_pool.tail(Path(f"/proc/self/fd/{self._printed.fileno()}"))
+        last = json.dumps({"code": code, "said": output[-LINES:]})
         client.set(f"{self._start}/answer{number}", DIED + last.encode())
         self._printed.close()
 
@@ -320,7 +305,6 @@ class Served:
                 self._process.kill()
 
     def _or_kill(self, work: Any) -> None:
-        """Kill the rank if the store cannot be reached any more."""
         try:
             work()
         except (RuntimeError, OSError):
@@ -338,10 +322,8 @@ def main(words: list[str]) -> None:
         try:
             serve_rank(rest[0], rest[1])
         except RuntimeError as error:
-            message = str(error).partition("\n")[0]
-            sys.stderr.write(
-                f"harness: rank {rest[0]}: nobody meets at {os.environ[STORE]} any more: {message}\n"
-            )
+            gone = f"nobody meets at {os.environ[STORE]} any more: {_first_line(error)}"
+            sys.stderr.write(f"harness: rank {rest[0]}: {gone}\n")
             os._exit(1)
     sys.stdout.flush()
     os._exit(0)  # threads that wait at the store are abandoned

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
@@ -43,7 +45,8 @@ class AllocatorWatch:
         else:
             with torch.profiler.record_function(f"{_MARK}{len(self.peaks)}"):
                 pass
-        _reset_resident_peak()
+        with suppress(OSError):  # Linux alone has a peak of resident memory that can be reset, by proc(5)
+            Path("/proc/self/clear_refs").write_text("5")
         self._open = name
 
     def close_span(self) -> None:
@@ -55,7 +58,7 @@ class AllocatorWatch:
             torch.cuda.synchronize(self.device)
             live_B = torch.cuda.max_memory_allocated(self.device)
             reserved_B = torch.cuda.max_memory_reserved(self.device)
-        resident_B = _resident_peak() - self._resident_before_B
+        resident_B = _resident_peak_B() - self._resident_before_B
         self.peaks.append(SpanPeak(self._open, live_B, reserved_B, resident_B))
         self._open = None
 
@@ -91,17 +94,12 @@ def memory_profile() -> Iterator[Any]:
 
 def memory_events(profile: Any, mark: str) -> list[tuple[str, int]]:
     """Return allocations ("[memory]", bytes; releases below zero) and ranges named `mark`…, by time."""
-    events = [
-        (event.start_ns(), event.name(), event.nbytes())
-        for event in profile.profiler.kineto_results.events()
-        if event.name() == "[memory]" or event.name().startswith(mark)
-    ]
-    events.sort(key=lambda event: event[0])
-    return [(name, size_B) for _, name, size_B in events]
+    events = sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    named = [(event.name(), event.nbytes()) for event in events]
+    return [(name, size_B) for name, size_B in named if name == "[memory]" or name.startswith(mark)]
 
 
 def _live_peaks(profile: Any) -> list[int]:
-    """Return the most live bytes from each mark to the next."""
     live_B = 0
     peaks: list[int] = []
     for name, delta_B in memory_events(profile, _MARK):
@@ -114,27 +112,15 @@ def _live_peaks(profile: Any) -> list[int]:
     return peaks
 
 
-def _reset_resident_peak() -> None:
-    """Reset the kernel's peak of resident memory on Linux; elsewhere nothing can be reset."""
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
-    except OSError:
-        return
-
-
-def _resident_peak() -> int:
-    """Return bytes: on Linux the peak since the last reset, elsewhere what is resident now."""
-    if os.path.exists("/proc/self/status"):
-        with open("/proc/self/status") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
+def _resident_peak_B() -> int:
+    """Return on Linux the peak since the last reset, elsewhere what is resident now."""
+    with suppress(OSError, TypeError):
+        peak = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+        return int(peak[1]) * 1024  # type: ignore[index]
     return int(psutil.Process().memory_info().rss)
 
 
-SAFE_SHARE = 0.8
-"""Share of the free memory that work may need: predictions are approximate, and other processes grow."""
+SAFE_SHARE = 0.8  # of the free memory: predictions are approximate, and other processes grow
 
 
 def free_bytes(device: torch.device) -> int:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from itertools import product
 from math import prod
@@ -31,23 +31,17 @@ from torch import Tensor
 from harness.instruments import torch_internals
 from harness.instruments.memory.allocator import memory_events, memory_profile
 
-SIZE = 128
-"""Rows and columns: 4.2 MFLOP per product, so that even 0.25 GFLOP/s takes only 17 ms."""
-
+SIZE = 128  # rows and columns: 4.2 MFLOP per product, so that even 0.25 GFLOP/s takes only 17 ms
 ROUNDS, LEAST_S = 5, 0.1
 """Products per dtype, interleaved: at least so many, and for so long. The fastest counts, so that other work
 on this machine does not."""
 
-SLOW = 5.0
-"""Times that bf16 must be slower than fp32 to be called slow. CPUs with AVX-512 stay below 2 at this size."""
+SLOW = 5.0  # times slower than fp32; CPUs with AVX-512 stay below 2 at this size
 
 
 @cache
 def matmul_FLOP_per_s() -> dict[str, float]:
-    """Return the matmul rate of one thread per dtype ("fp32", "bf16"), measured once per process.
-
-    One thread, because two wait for each other on a busy machine.
-    """
+    """Return the matmul rate of one thread per dtype, measured once: two would wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -76,9 +70,7 @@ def bf16_is_slow() -> bool:
     return rates["fp32"] > SLOW * rates["bf16"]
 
 
-BLOCK = 1024
-"""Rows, columns and inner size of an fp32 block: three blocks take 12 MB."""
-
+BLOCK = 1024  # rows, columns and inner size of an fp32 block: three blocks take 12 MB
 FEWEST = 400
 """Below so many multiplications per matrix, torch computes a batched product by a loop of its own, which is
 fast and copies no operand (ATen/native/LinearAlgebra.cpp, `bmm_out_or_baddbmm_`)."""
@@ -101,10 +93,7 @@ class _Blocks(threading.local):
 
 
 class Bf16Products:
-    """Stand-ins for torch's `mm`, `addmm`, `bmm` and `baddbmm` on bf16 CPU tensors.
-
-    `replaced`: how many calls, by operation. `slow`: bf16 products that ran as they are.
-    """
+    """Stand-ins for torch's bf16 products on the CPU; calls that were `replaced`, and `slow` ones left."""
 
     def __init__(self) -> None:
         self.replaced: Counter[str] = Counter()
@@ -136,27 +125,21 @@ class Bf16Products:
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
         """Return `left` `right`, or that of each matrix of a batch."""
-        result = left.new_empty(*left.shape[:-1], right.shape[-1])
-        for index in _matrices(left):
-            self._multiply(result[index], left[index], right[index])
-        return result
+        return self.sum(None, left, right, beta=0)
 
-    def sum(self, added: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    def sum(
+        self, added: Tensor | None, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
+    ) -> Tensor:
         """Return beta `added` + alpha `left` `right`, or that of each matrix of a batch."""
         result = left.new_empty(*left.shape[:-1], right.shape[-1])
-        added = added.expand_as(result)
-        for index in _matrices(left):
-            self._multiply(result[index], left[index], right[index], added[index], beta, alpha)
+        summands = None if added is None else added.expand_as(result)
+        for index in range(left.shape[0]) if left.dim() == 3 else [...]:
+            summand = None if summands is None else summands[index]
+            self._multiply(result[index], left[index], right[index], summand, beta, alpha)
         return result
 
     def _multiply(
-        self,
-        result: Tensor,
-        left: Tensor,
-        right: Tensor,
-        added: Tensor | None = None,
-        beta: float = 0,
-        alpha: float = 1,
+        self, result: Tensor, left: Tensor, right: Tensor, added: Tensor | None, beta: float, alpha: float
     ) -> None:
         """Write alpha `left` `right` + beta `added` into `result`, block by block, without an allocation."""
         for rows, columns in product(_cuts(result.shape[0]), _cuts(result.shape[1])):
@@ -180,27 +163,22 @@ class Bf16Products:
         return flat.view(block.shape).copy_(block)
 
 
-def _matrices(left: Tensor) -> Iterator[Any]:
-    """Return the indices of a batch's matrices, or that of the only one."""
-    return iter(range(left.shape[0]) if left.dim() == 3 else (...,))
-
-
 def _cuts(size: int) -> list[slice]:
     return [slice(start, min(start + BLOCK, size)) for start in range(0, size, BLOCK)]
+
+
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def is_replaceable(args: Sequence[Any]) -> bool:
     """Return whether all operands are plain bf16 CPU tensors in a layout that BLAS reads without a copy."""
     tensors = [one for one in args if isinstance(one, Tensor)]
-    if not all(_is_plain(one) and one.dtype is torch.bfloat16 and one.numel() for one in tensors):
+    plain = [one for one in tensors if type(one) in PLAIN and one.device.type == "cpu" and one.numel()]
+    if len(plain) < len(tensors) or any(one.dtype is not torch.bfloat16 for one in tensors):
         return False
     left, right = tensors[-2:]
     few = left.dim() == 3 and prod(left.shape[1:]) * right.shape[-1] < FEWEST
     return not few and _is_readable(left) and _is_readable(right)
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.device.type == "cpu"
 
 
 def _is_readable(matrices: Tensor) -> bool:
@@ -212,10 +190,8 @@ def _is_readable(matrices: Tensor) -> bool:
 @contextmanager
 def fast_bf16_products() -> Iterator[Bf16Products | None]:
     """Compute bf16 products in fp32 inside the block where the CPU is slow at them; else yields None."""
-    if not (bf16_is_slow() and products_take_results_alone()):
-        yield None
-        return
-    with replaced_products() as products:
+    replaced = bf16_is_slow() and products_take_results_alone()
+    with replaced_products() if replaced else nullcontext() as products:
         yield products
 
 
@@ -229,10 +205,7 @@ def replaced_products() -> Iterator[Bf16Products]:
 
 @cache
 def products_take_results_alone() -> bool:
-    """Return whether torch's bf16 products allocate only their results here, as the replacements do.
-
-    True of torch's own products, which CPUs without AVX-512 use; oneDNN's take scratch memory.
-    """
+    """Return whether torch's bf16 products allocate results alone; oneDNN's take scratch memory."""
     matrix = torch.ones(64, 64, dtype=torch.bfloat16)
     batch = matrix.expand(2, 64, 64).contiguous()
     size_B = matrix.numel() * matrix.element_size()

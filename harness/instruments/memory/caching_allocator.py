@@ -20,33 +20,34 @@ LARGE_SEGMENT_B = 20 * MiB  # kLargeBuffer
 SHARED_BELOW_B = 10 * MiB  # kMinLargeAlloc: smaller allocations share segments of LARGE_SEGMENT_B
 ROUND_LARGE_B = 2 * MiB  # kRoundLarge
 
-VIRTUAL_B = 5 * 2**50
-"""Address space of a segment: a multiple of both page sizes, and never exhausted."""
+VIRTUAL_B = 5 * 2**50  # address space of a segment: a multiple of both page sizes, and never exhausted
 
 
+@dataclass(slots=True, eq=False)
 class AllocatorBlock:
     """A stretch of one segment; `before` and `after` are its neighbours there."""
 
-    __slots__ = ("address", "after", "allocated", "before", "cached_at", "mapped", "pool", "size_B")
-
-    def __init__(self, pool: BlockPool, address: int, size_B: int, mapped: bool = True):
-        self.pool, self.address, self.size_B, self.mapped = pool, address, size_B, mapped
-        self.before: AllocatorBlock | None = None
-        self.after: AllocatorBlock | None = None
-        self.allocated = False
-        self.cached_at = 0  # searches of large pools so far, for the garbage collection
-
-    def insert_after(self, new: AllocatorBlock) -> None:
-        """Make `new` the next block of the segment."""
-        new.before, new.after = self, self.after
-        if self.after is not None:
-            self.after.before = new
-        self.after = new
+    pool: BlockPool
+    address: int
+    size_B: int
+    mapped: bool = True
+    before: AllocatorBlock | None = None
+    after: AllocatorBlock | None = None
+    allocated: bool = False
+    cached_at: int = 0  # searches of large pools so far, for the garbage collection
 
     @property
     def is_split(self) -> bool:
         """Return whether the segment has other blocks."""
         return self.before is not None or self.after is not None
+
+
+def _link(before: AllocatorBlock | None, after: AllocatorBlock | None) -> None:
+    """Make two blocks neighbours; None: the end of a segment."""
+    if before is not None:
+        before.after = after
+    if after is not None:
+        after.before = before
 
 
 class BlockPool:
@@ -70,28 +71,29 @@ class BlockPool:
             del self.unmapped[bisect_left(self.unmapped, (block.address,))]
 
 
-def merge(block: AllocatorBlock) -> None:
+def _split(block: AllocatorBlock, size_B: int, mapped: bool = True) -> AllocatorBlock:
+    """Cut the block to a size; return the rest, which is its next neighbour."""
+    rest = AllocatorBlock(block.pool, block.address + size_B, block.size_B - size_B, mapped)
+    block.size_B = size_B
+    _link(rest, block.after)
+    _link(block, rest)
+    return rest
+
+
+def _merge(block: AllocatorBlock) -> None:
     """Join the block with its neighbours if they are free and mapped as it is (try_merge_blocks)."""
-    before, after = block.before, block.after
-    if before is not None and not before.allocated and before.mapped == block.mapped:
-        block.pool.remove(before)
-        block.address, block.size_B = before.address, block.size_B + before.size_B
-        block.before = before.before
-        if block.before is not None:
-            block.before.after = block
-    if after is not None and not after.allocated and after.mapped == block.mapped:
-        block.pool.remove(after)
-        block.size_B += after.size_B
-        block.after = after.after
-        if block.after is not None:
-            block.after.before = block
+    for one in (block.before, block.after):
+        if one is not None and not one.allocated and one.mapped == block.mapped:
+            block.pool.remove(one)
+            block.address, block.size_B = min(block.address, one.address), block.size_B + one.size_B
+            if one is block.before:
+                _link(one.before, block)
+            else:
+                _link(block, one.after)
 
 
 def round_size(size_B: int, divisions: int | None = None) -> int:
-    """Return the bytes that a request takes (round_size, roundup_power2_next_division).
-
-    They are a multiple of 512, or one of `divisions` steps from one power of two to the next.
-    """
+    """Return the bytes of a request: a multiple of 512, or a step between powers of two (round_size)."""
     if divisions is not None and divisions > 1 and size_B > BLOCK_B * divisions:
         power = 1 << (size_B.bit_length() - 1)
         return round_up(size_B, power >> (divisions.bit_length() - 1))
@@ -154,8 +156,7 @@ class CachingAllocator:
         self.settings = settings or AllocatorSettings()
         self.capacity_B = inf if capacity_B is None else capacity_B
         self.reserved_B = self.allocated_B = self.peak_reserved_B = self.peak_allocated_B = 0
-        self.retries = 0
-        """How often all cached segments were released because the device was full (num_alloc_retries)."""
+        self.retries = 0  # releases of all cached segments since the device was full (num_alloc_retries)
         self.pools: dict[tuple[int, bool], BlockPool] = {}
         self._segments = 0
         self._searches = 0  # of large pools
@@ -168,10 +169,7 @@ class CachingAllocator:
         pool = self._pool(stream, size_B <= SMALL_B)
         block = self._best_fit(pool, size_B) or self._grow(pool, size_B)
         if self._should_split(block, size_B):
-            rest = AllocatorBlock(pool, block.address + size_B, block.size_B - size_B)
-            block.insert_after(rest)
-            block.size_B = size_B
-            self._cache(rest)
+            self._cache(_split(block, size_B))
         block.allocated = True
         self.allocated_B += block.size_B
         self.peak_allocated_B = max(self.peak_allocated_B, self.allocated_B)
@@ -183,7 +181,7 @@ class CachingAllocator:
             raise ValueError("the block is not allocated")
         block.allocated = False
         self.allocated_B -= block.size_B
-        merge(block)
+        _merge(block)
         self._cache(block)
 
     # -- finding a block
@@ -204,9 +202,7 @@ class CachingAllocator:
                 at += 1
         found_B, _, block = pool.free[at]
         oversize = size_B >= self._max_split_B
-        if (not oversize and found_B >= self._max_split_B) or (
-            oversize and found_B >= size_B + LARGE_SEGMENT_B
-        ):
+        if found_B >= (size_B + LARGE_SEGMENT_B if oversize else self._max_split_B):
             return None
         del pool.free[at]
         return block
@@ -287,11 +283,9 @@ class CachingAllocator:
         pool.remove(block)
         block.mapped = True
         if mapped_B < block.size_B:
-            rest = AllocatorBlock(pool, block.address + mapped_B, block.size_B - mapped_B, mapped=False)
-            block.insert_after(rest)
-            block.size_B = mapped_B
+            rest = _split(block, mapped_B, mapped=False)
             insort(pool.unmapped, (rest.address, rest))
-        merge(block)
+        _merge(block)
         self._cache(block)
         return True
 
@@ -304,17 +298,13 @@ class CachingAllocator:
             return
         pool.remove(block)
         if first > start:
-            block.size_B = first - start
-            self._cache(block)
-            kept, block = block, AllocatorBlock(pool, first, last - first)
-            kept.insert_after(block)
+            kept, block = block, _split(block, first - start)
+            self._cache(kept)
         if last < end:
-            rest = AllocatorBlock(pool, last, end - last)
-            block.insert_after(rest)
-            self._cache(rest)
-        block.size_B, block.mapped = last - first, False
+            self._cache(_split(block, last - first))
+        block.mapped = False
         self.reserved_B -= block.size_B
-        merge(block)
+        _merge(block)
         insort(pool.unmapped, (block.address, block))
 
     # -- releasing
@@ -348,10 +338,7 @@ class CachingAllocator:
         return released_B >= wanted_B
 
     def _collect_garbage(self) -> None:
-        """Give back large free segments older than the average (garbage_collect_cached_blocks).
-
-        It does so while more is reserved than the threshold.
-        """
+        """Give back free segments older than average above a threshold (garbage_collect_cached_blocks)."""
         threshold = self.settings.garbage_collection_threshold
         if threshold is None or self.capacity_B == inf or self.settings.expandable_segments:
             return

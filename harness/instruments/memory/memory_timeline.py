@@ -11,9 +11,7 @@ import msgspec
 
 from harness.instruments.memory.workspaces import OperationCall, workspaces
 
-SET_UP = "build"
-"""The phase before the first step."""
-
+SET_UP = "build"  # the phase before the first step
 KINDS = ("parameters", "gradients", "optimizer_states", "activations", "temporaries", "communication")
 """Kinds of live bytes. Parameters include buffers. Activations: made by the forward pass and kept."""
 
@@ -62,43 +60,32 @@ class Timeline(NamedTuple):
 
     def sizes_B(self) -> list[int]:
         """Return each event's bytes as the allocator counts them."""
-        step_B = self.round_to_B
-        return [
-            -(-delta_B // step_B) * step_B if delta_B > 0 else delta_B // step_B * step_B
-            for _, delta_B, _, _ in self.events
-        ]
+        step_B, deltas_B = self.round_to_B, [event.delta_B for event in self.events]
+        return [-(-one // step_B) * step_B if one > 0 else one // step_B * step_B for one in deltas_B]
 
     def requests(self) -> Iterator[tuple[int, int, int]]:
         """Return what a device's allocator gets, as (storage, bytes, stream)."""
-        for storage, delta_B, _, stream in self.events:
-            yield storage, delta_B, stream
+        return ((storage, delta_B, stream) for storage, delta_B, _, stream in self.events)
 
     def peak(self) -> PeakByKind:
         """Return the first instant of most live bytes in the steady step."""
-        kinds = [KINDS.index(kind) for kind in self.kinds]
-        live_B = [0] * len(KINDS)
-        total_B, most = 0, PeakByKind(-1, (), -1)
+        live_B, total_B, most = dict.fromkeys(KINDS, 0), 0, PeakByKind(-1, (), -1)
         for index, (event, size_B) in enumerate(zip(self.events, self.sizes_B(), strict=True)):
-            live_B[kinds[event.storage]] += size_B
+            live_B[self.kinds[event.storage]] += size_B
             total_B += size_B
             if size_B > 0 and total_B > most.total_B and index >= self.since:
-                most = PeakByKind(total_B, tuple(live_B), index)
+                most = PeakByKind(total_B, tuple(live_B.values()), index)
         return most
 
 
 class Ledger:
-    """Storages by number, each with its kind, and their events in order.
-
-    A storage has one kind for its entire life, whenever that becomes known.
-    """
+    """Storages by number, each with one kind for its entire life, and their events in order."""
 
     def __init__(self) -> None:
         self.events: list[MemoryEvent] = []
         self.kinds: list[str] = []  # by storage number
-        self.stream = 0
-        """The stream whose pool serves the allocations from here on."""
-        # By the number of the event that stands for the call's workspace.
-        self._calls: dict[int, OperationCall] = {}
+        self.stream = 0  # whose pool serves the allocations from here on
+        self._calls: dict[int, OperationCall] = {}  # by the number of the event for the call's workspace
 
     def open(self, kind: str) -> int:
         """Return the number of a new storage."""
@@ -134,7 +121,7 @@ class Ledger:
         kinds: list[str] = []
         start = None
         for index, (storage, delta_B, place, stream) in enumerate(self._with_workspaces()):
-            if start is None and index >= since:
+            if index == since:
                 start = len(events)
             if not delta_B:
                 continue
@@ -150,7 +137,6 @@ class Ledger:
         return Timeline(_in_order(before) + _in_order(steady), kinds, len(before), round_to_B)
 
     def _with_workspaces(self) -> list[MemoryEvent]:
-        """Return the events, with the measured workspace of each call."""
         events, answers = list(self.events), workspaces(self._calls.values())
         for index, call in self._calls.items():
             events[index] = events[index]._replace(delta_B=answers[call])
@@ -165,13 +151,11 @@ def _kept_by_set_up(
     released = {event.storage for event in before if event.place.phase == SET_UP and event.delta_B < 0}
     left = [storage for storage in range(len(kinds)) if storage not in released]
     numbers = {storage: number for number, storage in enumerate(left)}
-
-    def renumbered(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
-        return [
-            event._replace(storage=numbers[event.storage]) for event in events if event.storage in numbers
-        ]
-
-    return renumbered(before), [kinds[storage] for storage in left], renumbered(steady)
+    first, second = (
+        [one._replace(storage=numbers[one.storage]) for one in events if one.storage in numbers]
+        for events in (before, steady)
+    )
+    return first, [kinds[storage] for storage in left], second
 
 
 def _in_order(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
@@ -183,9 +167,7 @@ def _in_order(events: Sequence[MemoryEvent]) -> list[MemoryEvent]:
     return ordered
 
 
-ZLIB = b"\x78"
-"""The first byte of what zlib compresses (RFC 1950); MessagePack begins a list of five with another."""
-
+ZLIB = b"\x78"  # zlib's first byte (RFC 1950); MessagePack begins a list of five with another
 Encoded = tuple[int, int, list[str], list[OpSite], list[tuple[int, int, int, int]]]
 """Steady step, granularity, kinds, places; and of each event its storage, bytes, place and stream."""
 

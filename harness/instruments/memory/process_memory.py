@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,13 +22,9 @@ from harness.records import Unavailable
 
 PROC = Path("/proc")
 KIB = 1024
-BLOCK_B = 512
-"""Unit of st_blocks, see stat(2)."""
-
+BLOCK_B = 512  # unit of st_blocks, see stat(2)
 SHARED_MEMORY = ("/dev/shm/", "/memfd:")
-DELETED = " (deleted)"
-"""Behind the path of a file without a name, proc(5)."""
-
+DELETED = " (deleted)"  # behind the path of a file without a name, proc(5)
 _PSS = re.compile(r"^Pss:\s*(\d+) kB", re.M)
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+)\s*(.*)$")
 
@@ -40,10 +37,7 @@ class SharedFile(NamedTuple):
 
 
 def tree(pid: int) -> list[int]:
-    """Return the process and all that it and its children have started and that still run, itself first.
-
-    Empty where the process has ended.
-    """
+    """Return the process and all below it that still run, itself first; none where it has ended."""
     try:
         return [pid, *(one.pid for one in psutil.Process(pid).children(recursive=True))]
     except psutil.NoSuchProcess:
@@ -51,20 +45,13 @@ def tree(pid: int) -> list[int]:
 
 
 def pss_B(pids: Iterable[int]) -> int:
-    """Return the proportional set size of all these processes, in bytes; those that have ended have none.
-
-    Raises PermissionError where a process belongs to someone else, `Unavailable` where the kernel does not
-    count it.
-    """
-    total = 0
-    for text in _texts(pids, "smaps_rollup"):
-        found = _PSS.search(text)
-        if found is None:
-            raise Unavailable(
-                "memory per process needs the kernel's Pss, which /proc/<pid>/smaps_rollup lacks here"
-            )
-        total += int(found[1]) * KIB
-    return total
+    """Return processes' proportional set size in bytes; raises PermissionError and `Unavailable`."""
+    found = [_PSS.search(text) for text in _texts(pids, "smaps_rollup")]
+    if None in found:
+        raise Unavailable(
+            "memory per process needs the kernel's Pss, which /proc/<pid>/smaps_rollup lacks here"
+        )
+    return sum(int(one[1]) * KIB for one in found if one)
 
 
 def unmapped_shared_B(pids: Iterable[int]) -> int:
@@ -74,30 +61,23 @@ def unmapped_shared_B(pids: Iterable[int]) -> int:
     not open, the part that nobody has mapped is not known and counts as none. Raises as `pss_B` does.
     """
     given = list(pids)
-    allocated_B: dict[SharedFile, int] = {}
-    for pid in given:
-        allocated_B |= _open_files(pid, lambda path: path.startswith(SHARED_MEMORY))
+    allocated_B = _open_files(given, lambda path: path.startswith(SHARED_MEMORY))
     if not allocated_B:
         return 0
-    mapped_B = dict.fromkeys(allocated_B, 0)
+    mapped_B = Counter[SharedFile]()
     for text in _texts(given, "smaps"):
         for file, size_B in _mapped(text):
-            if file in mapped_B:
-                mapped_B[file] += size_B
+            mapped_B[file] += size_B
     return sum(max(size_B - mapped_B[file], 0) for file, size_B in allocated_B.items())
 
 
 def nameless_files_B(pids: Iterable[int]) -> int:
-    """Return the bytes allocated to deleted files that these processes have open, each file once.
+    """Return the bytes of deleted files that processes have open, but of `unmapped_shared_B`."""
 
-    They are on disk, with a part of them in the page cache; those of `unmapped_shared_B` are left out.
-    """
-    allocated_B: dict[SharedFile, int] = {}
-    for pid in pids:
-        allocated_B |= _open_files(
-            pid, lambda path: path.endswith(DELETED) and not path.startswith(SHARED_MEMORY)
-        )
-    return sum(allocated_B.values())
+    def is_nameless(path: str) -> bool:
+        return path.endswith(DELETED) and not path.startswith(SHARED_MEMORY)
+
+    return sum(_open_files(pids, is_nameless).values())
 
 
 def _texts(pids: Iterable[int], name: str) -> Iterator[str]:
@@ -112,15 +92,16 @@ def _texts(pids: Iterable[int], name: str) -> Iterator[str]:
                 ) from error
 
 
-def _open_files(pid: int, wanted: Callable[[str], bool]) -> dict[SharedFile, int]:
-    """Return the allocated bytes of the files that a process has open and whose path is wanted."""
+def _open_files(pids: Iterable[int], wanted: Callable[[str], bool]) -> dict[SharedFile, int]:
+    """Return the allocated bytes of the files that processes have open and whose path is wanted."""
     found: dict[SharedFile, int] = {}
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for entry in os.scandir(PROC / str(pid) / "fd"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                if wanted(os.readlink(entry.path)):
-                    status = os.stat(entry.path)
-                    found[SharedFile(status.st_dev, status.st_ino)] = status.st_blocks * BLOCK_B
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for entry in os.scandir(PROC / str(pid) / "fd"):
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    if wanted(os.readlink(entry.path)):
+                        status = os.stat(entry.path)
+                        found[SharedFile(status.st_dev, status.st_ino)] = status.st_blocks * BLOCK_B
     return found
 
 

@@ -1,13 +1,9 @@
-"""The temporary memory of an operation, measured by running it once on real tensors.
+"""The temporary memory inside an operation, which a dry run of results alone cannot see.
 
-Fake tensors show an operation's results alone. `harness.instruments.memory.dry_run.fake_tensors` notes calls
-of the operations whose libraries take more, by rules of their own; here each distinct call is run on this
-host.
-
-Temporary memory inside CPU operations, which a dry run of results alone cannot see.
-
-FSDP2's copies, casts of arguments whose types differ, and intermediates of operations without a fused kernel.
-`host_workspace` is a workspace of `harness.instruments.memory.dry_run.fake_tensors.StorageLog`.
+`harness.instruments.memory.dry_run.fake_tensors` notes calls of the operations whose libraries take more, by
+rules of their own; here each distinct call is run once on real tensors of this host. `host_workspace` has
+rules for others: FSDP2's copies, casts of arguments whose types differ, and intermediates of operations
+without a fused kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from harness.instruments.memory.allocator import memory_events, memory_profile
 from harness.instruments.memory.bf16_products import fast_bf16_products
@@ -29,16 +25,10 @@ LARGEST_B = 256 * 1024**2
 what oneDNN takes is some MB per thread, whatever the size."""
 
 NARROW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
-MATMULS = frozenset(
-    {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"}
-)  # oneDNN's, in 16 and 8 bits
-ATTENTION = frozenset(
-    {
-        "aten::_scaled_dot_product_flash_attention_for_cpu",
-        "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-    }
-)
-
+# oneDNN's, in 16 and 8 bits
+MATMULS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"})
+_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
+ATTENTION = frozenset({_ATTENTION, f"{_ATTENTION}_backward"})
 _MARK = "harness.workspace:"
 
 
@@ -61,7 +51,11 @@ class OperationCall(NamedTuple):
 def call_of(operation: Any, args: Sequence[Any], kwargs: Any) -> OperationCall:
     """Return the call, without its tensors' values."""
     leaves, spec = tree_flatten((tuple(args), dict(kwargs or {})))
-    return OperationCall(operation, tuple(_describe(leaf) for leaf in leaves), spec)
+    described = (
+        Tensorlike(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype) if isinstance(leaf, Tensor) else leaf
+        for leaf in leaves
+    )
+    return OperationCall(operation, tuple(described), spec)
 
 
 def takes_more(operation: Any, args: Sequence[Any]) -> bool:
@@ -70,12 +64,6 @@ def takes_more(operation: Any, args: Sequence[Any]) -> bool:
     if name in MATMULS:
         return any(isinstance(one, torch.Tensor) and one.dtype in NARROW for one in args)
     return name in ATTENTION
-
-
-def _describe(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return Tensorlike(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype)
-    return leaf
 
 
 def is_small(call: OperationCall) -> bool:
@@ -95,21 +83,17 @@ def workspaces(calls: Iterable[OperationCall]) -> dict[OperationCall, int]:
     calls = list(dict.fromkeys(calls))
     new = [call for call in calls if (threads, call) not in _known and is_small(call)]
     if new:
-        _known.update({(threads, call): size_B for call, size_B in zip(new, _ask(new), strict=True)})
+        _known.update(zip(((threads, call) for call in new), _ask(new), strict=True))
     return {call: _known.get((threads, call), 0) for call in calls}
 
 
 def _ask(calls: Sequence[OperationCall]) -> list[int]:
-    """Run each call twice, the second time under the allocator's profiler.
-
-    Calls that `fast_bf16_products` replaces are not run: a replacement allocates its result alone.
-    """
+    """Run each call twice, the second time profiled, but none that a bf16 replacement would compute."""
     with torch.no_grad(), fast_bf16_products() as products, memory_profile() as profile:
         for call in calls:
             args, kwargs = tree_unflatten([_real(leaf) for leaf in call.leaves], call.spec)
             replaced = products is not None and products.replaces(call.operation, args)
             if not replaced:
-                fill((args, kwargs))
                 call.operation(*args, **kwargs)
             with torch.profiler.record_function(f"{_MARK}begin"):
                 pass
@@ -121,17 +105,11 @@ def _ask(calls: Sequence[OperationCall]) -> list[int]:
 
 
 def _real(leaf: Any) -> Any:
-    """Return a tensor for a `Tensorlike`, with no values yet; other leaves as they are."""
+    """Return a tensor for a `Tensorlike`, of values that any operation accepts; other leaves as they are."""
     if not isinstance(leaf, Tensorlike):
         return leaf
-    return torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype)
-
-
-def fill(arguments: Any) -> None:
-    """Give tensors values that any operation accepts."""
-    for one in tree_leaves(arguments):
-        if isinstance(one, torch.Tensor):
-            one.fill_(0.5 if one.dtype.is_floating_point else 0)
+    tensor = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype)
+    return tensor.fill_(0.5 if leaf.dtype.is_floating_point else 0)
 
 
 def _read(profile: Any) -> list[int]:
@@ -182,7 +160,6 @@ def chunk_cat_bytes(tensors: Sequence[Tensor], dim: int, chunks: int, out: Tenso
 
 
 def _is_view(tensor: Tensor, dim: int, chunks: int) -> bool:
-    """Return whether `tensor` can be viewed as chunks along `dim` without a copy."""
     try:
         tensor.view(*tensor.shape[:dim], chunks, -1)
     except RuntimeError:
@@ -195,9 +172,8 @@ def cast_temporary_bytes(operation: Any, arguments: Sequence[Any], result: Any) 
     name = operation.name().partition(".")[0]
     if name in POINTWISE and isinstance(result, Tensor):
         tensors = [one for one in arguments if isinstance(one, Tensor)]
-        return (
-            _number_bytes(result) if len(tensors) == 1 else sum(_cast_bytes(one, result) for one in tensors)
-        )
+        casts_B = sum(_cast_bytes(one, result) for one in tensors)
+        return _number_bytes(result) if len(tensors) == 1 else casts_B
     if name in FOREACH and isinstance(arguments[1], int | float | list):
         listed = arguments[1] if isinstance(arguments[1], list) else []
         return 0 if any(isinstance(one, Tensor) for one in listed) else _number_bytes(arguments[0][0])

@@ -8,22 +8,20 @@ started them.
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from harness.instruments.process import die_with_starter
 
 CHUNK = bytes(1 << 16)
-FILL_SHARE = 0.5
-"""Share of the measured time for which the link is filled first, so that its saved-up burst is spent."""
-
+FILL_SHARE = 0.5  # of the measured time, to spend the link's saved-up burst first
 WAIT_S = 10.0
-AT_ONCE_S = 0.0005
-"""Longest time that reading the counter may take, so that it is of one moment."""
-
+AT_ONCE_S = 0.0005  # longest time that reading the counter may take, so that it is of one moment
 READS = 50
 
 
@@ -40,32 +38,26 @@ def sent(interface: str) -> Count:
     count = Count(0, 0, 0.0)
     for _ in range(READS):  # the processor may be taken away between the counter and the clock
         begin_s = time.monotonic()
-        lines = Path("/proc/net/dev").read_text().splitlines()
+        text = Path("/proc/net/dev").read_text()
         end_s = time.monotonic()
-        counters = {
-            name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)
-        }
-        if interface not in counters:
+        counts = re.search(rf"^ *{re.escape(interface)}:(.*)$", text, re.MULTILINE)
+        if counts is None:
             raise SystemExit(f"there is no interface {interface}")
-        count = Count(int(counters[interface][8]), int(counters[interface][9]), (begin_s + end_s) / 2)
+        sent_B, packets = map(int, counts[1].split()[8:10])
+        count = Count(sent_B, packets, (begin_s + end_s) / 2)
         if end_s - begin_s < AT_ONCE_S:
             break
     return count
 
 
 def line_rate(begin: Count, end: Count, segment_B: int, frame_B: int) -> float:
-    """Return B/s on the line between two counts, each frame with its header.
-
-    A packet that the kernel passes on in one piece, to be cut into frames of `segment_B` bytes of data later,
-    counts with one header.
-    """
+    """Return B/s on the line between two counts; what is cut into frames later has one header."""
     head_B = frame_B - segment_B
     data_B = end.bytes_B - begin.bytes_B - head_B * (end.packets - begin.packets)
     return data_B * frame_B / segment_B / (end.at_s - begin.at_s)
 
 
-def report(value: float) -> None:
-    """Print a value for the process that started this one."""
+def _report(value: float) -> None:
     sys.stdout.write(f"{value}\n")
     sys.stdout.flush()
 
@@ -73,7 +65,7 @@ def report(value: float) -> None:
 def receive(address: str) -> None:
     """Read one connection until it ends."""
     with socket.create_server((address, 0)) as server:
-        report(server.getsockname()[1])
+        _report(server.getsockname()[1])
         server.settimeout(WAIT_S)
         connection, _ = server.accept()
         buffer = bytearray(1 << 18)
@@ -91,15 +83,13 @@ def send(address: str, port: int, interface: str, frame_B: int, seconds: float) 
         _fill(connection, time.monotonic() + FILL_SHARE * seconds)
         begin = sent(interface)
         _fill(connection, begin.at_s + seconds)
-        report(line_rate(begin, sent(interface), segment_B, frame_B))
+        _report(line_rate(begin, sent(interface), segment_B, frame_B))
 
 
 def _fill(connection: socket.socket, until_s: float) -> None:
     while time.monotonic() < until_s:
-        try:
+        with suppress(TimeoutError):
             connection.send(CHUNK)
-        except TimeoutError:
-            continue
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """A leaf-spine fabric as numbers: its links, their rates, which are down, and where a job's NICs are.
 
-The basis of the flow simulator: `routing.py` makes flows and picks their spines, `flow_simulator.py` shares
-the links. A placement is the NIC of each GPU (H, G): H hosts in the order of ranks, G GPUs of a host. Shapes:
-F flows, L links, R racks, S spines.
+`routing.py` makes flows and picks their spines, `flow_simulator.py` shares the links. A placement is the NIC
+of each GPU (H, G): H hosts in the order of ranks, G GPUs of a host. Shapes: F flows, L links, R racks, S
+spines.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
-IN_RACK = -1
-"""Placeholder for a spine and its links where a flow stays in its rack."""
-
-
-class LiveSpines(NamedTuple):
-    """Spines that connect two racks: how many (R, R), and which, those first (R, R, S)."""
-
-    count_RR: IntArray
-    spine_RRS: IntArray
+IN_RACK = -1  # placeholder for a spine and its links where a flow stays in its rack
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +43,8 @@ class Clos:
         live_RS = self.live_RS.astype(np.int64)
         cut = (live_RS @ live_RS.T == 0) & ~np.eye(self.racks, dtype=np.bool_)
         if cut.any():
-            one, other = np.argwhere(cut)[0]
-            raise ValueError(
-                f"failed links cut rack {one} off from rack {other}: no spine has live links to both"
-            )
+            racks = "rack {} off from rack {}".format(*np.argwhere(cut)[0])
+            raise ValueError(f"failed links cut {racks}: no spine has live links to both")
 
     @property
     def nics(self) -> int:
@@ -97,14 +87,10 @@ class Clos:
         live_RS = self.live_RS
         if self.failed and np.any(crosses_F & ~(live_RS[up_F, spine_F] & live_RS[down_F, spine_F])):
             raise ValueError("a flow's path uses a failed link")
-        path_F4 = np.empty((len(source_F), 4), dtype=np.int64)
-        path_F4[:, 0] = source_F
-        path_F4[:, 1] = np.where(crosses_F, self.nics + up_F * self.spines + spine_F, IN_RACK)
-        path_F4[:, 2] = np.where(
-            crosses_F, self.nics + (self.racks + down_F) * self.spines + spine_F, IN_RACK
-        )
-        path_F4[:, 3] = destination_F + (self.links - self.nics)
-        return path_F4
+        up_F = self.nics + up_F * self.spines + spine_F
+        down_F = self.nics + (self.racks + down_F) * self.spines + spine_F
+        middle = (np.where(crosses_F, link_F, IN_RACK) for link_F in (up_F, down_F))
+        return np.stack([source_F, *middle, destination_F + (self.links - self.nics)], axis=1)
 
     def by_uplink(self, value_L: NDArray[Any]) -> NDArray[Any]:
         """Return the uplinks' values (2, R, S) from values by link: racks to spines, spines to racks."""
@@ -112,18 +98,14 @@ class Clos:
 
 
 @lru_cache(maxsize=8)
-def live_spines(clos: Clos) -> LiveSpines:
-    """Return the spines that rack switches choose from.
-
-    They are next hops whose link to the other rack is up too, as with withdrawn routes.
-    """
+def live_spines(clos: Clos) -> tuple[IntArray, IntArray]:
+    """Return how many spines have live links to two racks (R, R), and which, those first (R, R, S)."""
     live_RS = clos.live_RS
     both_RRS = live_RS[:, None, :] & live_RS[None, :, :]
-    return LiveSpines(both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable"))
+    return both_RRS.sum(axis=2), np.argsort(~both_RRS, axis=2, kind="stable")
 
 
-ROUNDS = 1 << 20
-"""Distance between the seeds of two runs, so that their placements differ."""
+ROUNDS = 1 << 20  # distance between the seeds of two runs, so that their placements differ
 
 
 def round_seed(seed: int, round_: int) -> int:
@@ -152,10 +134,7 @@ def place(clos: Clos, order: str, ranks: int, gpus: int, seed: int) -> IntArray:
 
 
 def failed_links(clos: Clos, nic_HG: IntArray, count: int, seed: int) -> tuple[tuple[int, int], ...]:
-    """Return `count` random links (rack, spine) of the racks that the job uses, in order.
-
-    Raises ValueError where there are fewer.
-    """
+    """Return `count` random links (rack, spine) of the job's racks; raises ValueError for too many."""
     racks = np.unique(clos.rack(nic_HG))
     if not 0 <= count <= len(racks) * clos.spines:
         raise ValueError(f"failed_uplinks={count}: the job's racks have {len(racks) * clos.spines} links")

@@ -14,7 +14,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import asdict
+from typing import IO, Any
 
 from harness.instruments.network.netns_server import NAMESPACES, interface
 from harness.instruments.network.topology import Flow, RouteRule, Topology
@@ -23,9 +24,7 @@ from harness.records import Unavailable
 SERVER = "harness.instruments.network.netns_server"
 PROBE = "harness.instruments.network.bandwidth_probe"
 PROGRAMS = ("unshare", "nsenter", "mount")
-RATE_TOLERANCE = 0.05
-"""Relative error of a link's rate beyond which it is refused."""
-
+RATE_TOLERANCE = 0.05  # relative error of a link's rate beyond which it is refused
 PROBE_S = (0.4, 0.8, 1.6, 3.2)
 """How long a link is filled to measure its rate. If that differs from the requested rate it is filled again,
 for longer: on a busy machine the processes that fill it may have waited for the processor."""
@@ -45,11 +44,7 @@ CANNOT = {
 
 
 class Network:
-    """A topology built from namespaces; a context that removes it. Raises `Unavailable` where it cannot be
-    built.
-
-    With `receive_buffer_B` connections use credits, see `topology`; else by the kernel's own TCP.
-    """
+    """A topology of namespaces; a context that removes it. `receive_buffer_B`: TCP with credits."""
 
     def __init__(self, topology: Topology, receive_buffer_B: int | None = None) -> None:
         self.topology = topology
@@ -57,10 +52,7 @@ class Network:
         self._prefix = f"harness{os.getpid()}"
         self._server = _start(self._privileges, self._prefix)
         try:
-            links = [list(link) for link in topology.links]
-            nodes = {"hosts": topology.hosts, "switches": topology.switches}
-            request = {**nodes, "links": links, "frame_B": topology.frame_B}
-            self._pid = self._ask("build", topology=request, receive_buffer_B=receive_buffer_B)
+            self._pid = self._ask("build", topology=asdict(topology), receive_buffer_B=receive_buffer_B)
         except BaseException:
             self.close()
             raise
@@ -100,8 +92,7 @@ class Network:
 
     def egress_links(self, flows: Sequence[Flow]) -> list[int]:
         """Return the link by which each flow leaves its switch, as the kernel there reports it."""
-        links: list[int] = self._ask("egress_links", flows=[list(one) for one in flows])
-        return links
+        return list(self._ask("egress_links", flows=[list(one) for one in flows]))
 
     def sent(self) -> list[tuple[int, int]]:
         """Return the bytes sent so far by either end of each link, by the kernel's counters.
@@ -113,32 +104,25 @@ class Network:
 
     def retransmitted(self) -> list[int]:
         """Return the TCP segments that each host has retransmitted so far: tcpRetransSegs (RFC 4022)."""
-        segments: list[int] = self._ask("retransmitted")
-        return segments
+        return list(self._ask("retransmitted"))
 
     def verify(self, link: int, asked_B_per_s: float | None) -> float:
-        """Return the rate that the link carries in its slower direction, B/s, as it is shaped now.
-
-        Raises `Unavailable` where it differs by more than 5 % from the requested rate, however long it is
-        filled.
-        """
+        """Return the rate of the slower direction, B/s; raises `Unavailable` if off by more than 5 %."""
         one, other = self.topology.links[link][:2]
         return min(self._right(link, *ends, asked_B_per_s) for ends in ((one, other), (other, one)))
 
     def close(self) -> None:
         """Remove the network. A process that still runs on a node keeps only that node until it ends."""
-        stdin = self._server.stdin
-        if stdin is not None:
-            with suppress(OSError):
-                stdin.close()
+        stdin, stdout, stderr = _pipes(self._server)
+        with suppress(OSError):
+            stdin.close()
         try:
             self._server.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
             self._server.kill()
             self._server.wait()
-        for stream in (self._server.stdout, self._server.stderr):
-            if stream is not None:
-                stream.close()
+        stdout.close()
+        stderr.close()
 
     def _right(self, link: int, sender: str, receiver: str, asked_B_per_s: float | None) -> float:
         """Return the rate from sender to receiver, B/s; raises `Unavailable` where it is not as requested."""
@@ -158,20 +142,17 @@ class Network:
         """Return what the sender's end puts on the link while one connection is kept full, B/s."""
         run = [sys.executable, "-m", PROBE]
         address = str(self.topology.address(receiver, link))
-        message, pipe = f"link {sender}-{receiver} carries nothing", subprocess.PIPE
-        receive = self.command(receiver, [*run, "receive", address])
-        with subprocess.Popen(receive, stdout=pipe, stderr=pipe, text=True) as receiving:
+        message, limit_s = f"link {sender}-{receiver} carries nothing", 20 * seconds + 20
+        with _piped(self.command(receiver, [*run, "receive", address])) as receiving:
             try:
-                port = receiving.stdout.readline().strip() if receiving.stdout else ""
+                _, stdout, stderr = _pipes(receiving)
+                port = stdout.readline().strip()
                 if not port:
-                    why = receiving.stderr.read() if receiving.stderr else ""
-                    raise Unavailable(f"{message}: {receiver}: {_last_line(why)}")
+                    raise Unavailable(f"{message}: {receiver}: {_last_line(stderr.read())}")
                 frame_B = str(self.topology.frame_B)
                 send = [*run, "send", address, port, interface(link), frame_B, str(seconds)]
-                limit_s = 20 * seconds + 20
-                done = subprocess.run(
-                    self.command(sender, send), capture_output=True, text=True, timeout=limit_s
-                )
+                command = self.command(sender, send)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
             except subprocess.TimeoutExpired:
                 raise Unavailable(f"{message} within {limit_s:g} s") from None
             finally:
@@ -181,9 +162,7 @@ class Network:
         return float(done.stdout)
 
     def _ask(self, do: str, **what: Any) -> Any:
-        stdin, stdout = self._server.stdin, self._server.stdout
-        assert stdin is not None
-        assert stdout is not None
+        stdin, stdout, stderr = _pipes(self._server)
         if stdin.closed:
             raise Unavailable("the network is closed")
         try:
@@ -193,8 +172,7 @@ class Network:
         except BrokenPipeError:
             line = ""
         if not line:
-            message = self._server.stderr.read() if self._server.stderr else ""
-            raise Unavailable(f"the network's server process ended: {_last_line(message)}")
+            raise Unavailable(f"the network's server process ended: {_last_line(stderr.read())}")
         reply = json.loads(line)
         if "error" in reply:
             raise Unavailable(f"the network cannot {CANNOT[do]}: {reply['error']}")
@@ -222,13 +200,19 @@ def _start(options: Sequence[str], prefix: str) -> subprocess.Popen[str]:
     """Start the server process inside, with its own /run for names; it ends with this process."""
     mounted = 'mount -t tmpfs none /run && exec "$@"'
     inside = [sys.executable, "-m", SERVER, prefix]
-    return subprocess.Popen(
-        ["unshare", *options, "--fork", "--kill-child", "--", "sh", "-c", mounted, "sh", *inside],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return _piped(["unshare", *options, "--fork", "--kill-child", "--", "sh", "-c", mounted, "sh", *inside])
+
+
+def _piped(command: Sequence[str]) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str], IO[str]]:
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    return process.stdin, process.stdout, process.stderr
 
 
 def _last_line(text: str) -> str:

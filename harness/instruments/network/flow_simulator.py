@@ -1,7 +1,7 @@
 """One collective on a fabric, simulated by flows: how long it takes, and what each uplink carries.
 
-The last step of the simulator: placement, `collectives`, `routing`, then this. Bytes move as a fluid, all
-flows start together and share links max-min fair; there is no latency, no queue and no loss.
+Bytes move as a fluid, all flows start together and share links max-min fair; there is no latency, no queue
+and no loss.
 
 All flows of a collective have the same bytes, B, and so have its rings on each hop. Then the last completion
 is that of the fullest link, max over links of load / capacity: at the start the least rate is x = min of
@@ -13,12 +13,10 @@ Where whole messages of a ring take more queue pairs in turn than messages are i
 first over the first queue pairs of all connections, then over the next. Each turn lasts as its fullest link,
 since a ring advances at one pace. That is an upper bound, because a connection may be some messages ahead.
 
-How concurrent flows share links, max-min fair: each flow, or ring of flows, is an entity with one rate.
-Shapes: E entities, F flows, L links, K crossings of an entity over a link. Rates in B/s.
-
 Max-min fair: no rate can be raised without lowering one that is no higher (Bertsekas and Gallager, Data
-Networks, 1992, section 6.5.2). Per-flow fair queues reach it; the transient of congestion
-control, and a pause of a link that also stops unrelated flows, are not modelled.
+Networks, 1992, section 6.5.2). Per-flow fair queues reach it; the transient of congestion control, and a
+pause of a link that also stops unrelated flows, are not modelled. Each flow, or ring of flows, is an entity
+with one rate in B/s. Shapes: E entities, F flows, L links, K crossings of an entity over a link.
 """
 
 from __future__ import annotations
@@ -27,29 +25,17 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.instruments.network import routing
 from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray
-from harness.instruments.network.routing import (
-    Flows,
-    RoutingPolicy,
-    bus_bandwidth,
-    flows_of,
-    part,
-)
+from harness.instruments.network.routing import Flows, RoutingPolicy, bus_bandwidth, flows_of, part
 from harness.records import Origin, Reading
 
-ROUNDING = 1e-9
-"""Relative tolerance: links whose shares differ by less are filled together, so that rounding orders no
-equals."""
+ROUNDING = 1e-9  # links whose shares differ by less are filled together, so that rounding orders none
 
 
 class Crossings(NamedTuple):
-    """Which entity crosses which link, and how often for each of its bytes.
-
-    The columns (K,) are ordered by entity.
-    """
+    """Which entity crosses which link, and how often for each of its bytes: columns (K,) by entity."""
 
     entity: IntArray
     link: IntArray
@@ -73,8 +59,10 @@ def shares(crossed: Crossings, capacity_L: FloatArray) -> FloatArray:
     entity_K, link_K, times_K = crossed
     rate_E, left_L = np.zeros(entity_K.max(initial=-1) + 1), capacity_L.astype(np.float64)
     while entity_K.size:
-        share_K = _share(link_K, times_K, left_L)[link_K]
-        begin_A, width_A = _runs(entity_K)
+        weight_L = np.bincount(link_K, times_K, len(left_L))
+        share_K = left_L[link_K] / weight_L[link_K]  # for one crossing by each of a link's entities
+        begin_A = np.flatnonzero(np.diff(entity_K, prepend=-1))
+        width_A = np.diff(begin_A, append=len(entity_K))
         least_A = np.minimum.reduceat(share_K, begin_A)
         least_K = np.repeat(least_A, width_A)
         waits_L = np.zeros(len(left_L), dtype=np.bool_)  # for an entity that another link limits more
@@ -86,19 +74,6 @@ def shares(crossed: Crossings, capacity_L: FloatArray) -> FloatArray:
         left_L = np.maximum(left_L - given_L, 0.0)
         entity_K, link_K, times_K = entity_K[~settled_K], link_K[~settled_K], times_K[~settled_K]
     return rate_E
-
-
-def _share(link_K: IntArray, times_K: FloatArray, left_L: FloatArray) -> FloatArray:
-    """Return each link's rate for one crossing by each of its entities."""
-    weight_L = np.bincount(link_K, times_K, len(left_L))
-    share_L: FloatArray = np.divide(left_L, weight_L, out=np.full(len(left_L), np.inf), where=weight_L > 0)
-    return share_L
-
-
-def _runs(entity_K: IntArray) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where the crossings of each entity begin, and their number."""
-    begin_A = np.flatnonzero(np.diff(entity_K, prepend=-1))
-    return begin_A, np.diff(begin_A, append=len(entity_K))
 
 
 class CollectiveResult(NamedTuple):
@@ -127,10 +102,7 @@ class CollectiveResult(NamedTuple):
 
     @property
     def max_over_mean(self) -> float:
-        """Return the fullest uplink's bytes over the mean of the live uplinks of racks that use any.
-
-        Each direction counts. It is 1 where none is used.
-        """
+        """Return the fullest uplink's bytes over the mean of live uplinks, in racks that use any; else 1."""
         used_B = self.load_B[np.nansum(self.load_B, axis=2) > 0]
         return float(np.nanmax(used_B) / np.nanmean(used_B)) if used_B.size else 1.0
 
@@ -152,35 +124,30 @@ def simulate(
     hash. Raises ValueError as `flows_of` and `routing.choose_spines`.
     """
     connections = flows_of(kind, nic_HG, size_B)
-    pairs = (
-        policy.queue_pairs if policy.method == "hash" and policy.hash_ports else 1
-    )  # else all take one path
+    apart = policy.method == "hash" and policy.hash_ports  # else all queue pairs take one path
+    pairs = policy.queue_pairs if apart else 1
     turns = policy.turns(kind) if pairs > 1 else 1
     load_B_TL = np.zeros((turns, clos.links))
     for number in range(pairs):
         flows = part(connections, number, pairs)
         spine_F = routing.choose_spines(flows, clos, policy, seed)
-        load_B_TL[number * turns // pairs] += loads_B(clos, flows, spine_F)
+        load_B_TL[number * turns // pairs] += _loads_B(clos, flows, spine_F)
     return _result(clos, kind, nic_HG.size, size_B, load_B_TL)
 
 
 def simulate_routed(
     clos: Clos, kind: str, ranks: int, size_B: float, flows: Flows, spine_F: IntArray, turns: int = 1
 ) -> CollectiveResult:
-    """Simulate one collective whose flows use the given spines (F,), as real switches chose them.
-
-    `flows` are those of all queue pairs, used in so many `turns`. Raises ValueError as `Clos.paths`.
-    """
+    """Simulate a collective by given spines (F,), in `turns`; raises ValueError as `Clos.paths`."""
     turn_F = flows.queue_pair * turns // (flows.queue_pair.max() + 1)
     load_B_TL = [
-        loads_B(clos, Flows(*(column[turn_F == turn] for column in flows)), spine_F[turn_F == turn])
+        _loads_B(clos, Flows(*(column[turn_F == turn] for column in flows)), spine_F[turn_F == turn])
         for turn in range(turns)
     ]
     return _result(clos, kind, ranks, size_B, np.array(load_B_TL))
 
 
-def loads_B(clos: Clos, flows: Flows, spine_F: IntArray) -> FloatArray:
-    """Return the bytes by link (L,)."""
+def _loads_B(clos: Clos, flows: Flows, spine_F: IntArray) -> FloatArray:
     load_B_L = np.zeros(clos.links)
     for link_F in clos.paths(flows.source, flows.destination, spine_F).T:
         crosses_F = link_F >= 0

@@ -43,11 +43,8 @@ FIVE_TUPLE = "0x37"
 5.14). Policy 1 would take a hash that the sending socket draws at random, and again on retransmission, where
 packets never leave the machine: a route that cannot be predicted and that changes under load."""
 
-FIRST_TABLE = 1000
-"""First of the routing tables for rules; the kernel's own are below 256."""
-
-PER_SOURCE, FOR_ALL = 100, 200
-"""Priorities of rules: those for one source come first, the main table (32766) last."""
+FIRST_TABLE = 1000  # first of the routing tables for rules; the kernel's own are below 256
+PER_SOURCE, FOR_ALL = 100, 200  # priorities of rules; the main table (32766) comes last
 
 
 def hash_here(ports: bool) -> None:
@@ -62,16 +59,11 @@ def hash_here(ports: bool) -> None:
 
 def _forget(kernel: IPRoute) -> None:
     for rule in list(kernel.get_rules(family=socket.AF_INET)):
-        table = rule.get_attr("FRA_TABLE")
+        table, source = rule.get_attr("FRA_TABLE"), rule.get_attr("FRA_SRC")
         if table is not None and table >= FIRST_TABLE:
             kernel.flush_routes(table=table, family=socket.AF_INET)
-            priority = rule.get_attr("FRA_PRIORITY")
-            kernel.rule("del", table=table, priority=priority, **_source(rule))
-
-
-def _source(rule: Any) -> dict[str, Any]:
-    source = rule.get_attr("FRA_SRC")
-    return {} if source is None else {"src": source, "src_len": 32}
+            named = {} if source is None else {"src": source, "src_len": 32}
+            kernel.rule("del", table=table, priority=rule.get_attr("FRA_PRIORITY"), **named)
 
 
 NAMESPACES = "/run/netns"
@@ -88,8 +80,7 @@ UNSHAPED_AHEAD_B = 4 << 20  # the kernel's own
 SLOWEST_B_PER_S, FASTEST_B_PER_S = 1e3, 2.0**32 - 1
 """Rates that tbf takes: its rate has 32 bits, and so have the ticks of 64 ns in which its burst is sent."""
 
-HANDLE = 0x10000
-"""Handle 1:0, by which the queueing discipline is found again."""
+HANDLE = 0x10000  # handle 1:0, by which the queueing discipline is found again
 
 
 def interface(link: int) -> str:
@@ -101,27 +92,29 @@ class NetnsServer:
     """The nodes' namespaces, with a netlink socket in each."""
 
     def __init__(
-        self, prefix: str, topology: Topology, receive_buffer_B: int | None, stack: ExitStack
+        self, prefix: str, stack: ExitStack, topology: dict[str, Any], receive_buffer_B: int | None
     ) -> None:
-        self._topology = topology
-        self._names = {node: f"{prefix}-{node}" for node in topology.nodes}
+        links = tuple(map(Link._make, topology["links"]))
+        parts = (tuple(topology["hosts"]), tuple(topology["switches"]), links)
+        self._topology = Topology(*parts, topology["frame_B"])
+        self._names = {node: f"{prefix}-{node}" for node in self._topology.nodes}
         self._kernels: dict[str, IPRoute] = {}
         for node, name in self._names.items():
             netns.create(name)
-            self._configure(name, forwards=node in topology.switches)
+            self._configure(name, forwards=node in self._topology.switches)
             if receive_buffer_B is not None:
                 with entered(name):
                     limit_window(receive_buffer_B)
             self._kernels[node] = stack.enter_context(IPRoute(netns=name))
-        for index in range(len(topology.links)):
+        for index in range(len(links)):
             self._add_link(index)
         metrics = {} if receive_buffer_B is None else {"metrics": METRICS}
         for node, kernel in self._kernels.items():
             kernel.link("set", index=kernel.link_lookup(ifname="lo")[0], state="up")
-            for route in topology.routes(node):
+            for route in self._topology.routes(node):
                 hops = [{"gateway": str(one), "hops": 0} for one in route.gateways]
                 kernel.route("add", dst=str(route.subnet), multipath=hops, **metrics)
-        for index, link in enumerate(topology.links):
+        for index, link in enumerate(links):
             self.rate(index, link.rate_B_per_s)
 
     def rate(self, link: int, rate_B_per_s: float | None) -> None:
@@ -196,8 +189,9 @@ class NetnsServer:
 
     def sent(self) -> list[list[int]]:
         """Return the bytes that each link's ends have sent, frame headers included."""
-        links = enumerate(self._topology.links)
-        return [[self._sent(node, index) for node in link[:2]] for index, link in links]
+        return [
+            [self._sent(node, index) for node in link[:2]] for index, link in enumerate(self._topology.links)
+        ]
 
     def retransmitted(self) -> list[int]:
         """Return the TCP segments that each host has retransmitted."""
@@ -205,12 +199,9 @@ class NetnsServer:
 
     def _add_link(self, index: int) -> None:
         one, other = self._topology.links[index][:2]
-        self._kernels[one].link(
-            "add",
-            ifname=interface(index),
-            kind="veth",
-            peer={"ifname": interface(index), "net_ns_fd": self._names[other]},
-        )
+        name = interface(index)
+        peer = {"ifname": name, "net_ns_fd": self._names[other]}
+        self._kernels[one].link("add", ifname=name, kind="veth", peer=peer)
         for node in (one, other):
             kernel, device = self._device(node, index)
             address = str(self._topology.address(node, index))
@@ -258,8 +249,7 @@ def entered(name: str) -> Iterator[None]:
 
 
 def _unshape(kernel: IPRoute, device: int) -> None:
-    kinds = {one.get_attr("TCA_KIND") for one in kernel.get_qdiscs(device)}
-    if "tbf" in kinds:
+    if any(one.get_attr("TCA_KIND") == "tbf" for one in kernel.get_qdiscs(device)):
         kernel.tc("del", index=device, root=True, handle=HANDLE)
 
 
@@ -274,18 +264,9 @@ def error_text(error: Exception, doing: str) -> str:
     return f"{kind}{error}".splitlines()[0]
 
 
-def build(
-    prefix: str, stack: ExitStack, topology: dict[str, Any], receive_buffer_B: int | None
-) -> NetnsServer:
-    """Return the server of a new network."""
-    links = tuple(map(Link._make, topology["links"]))
-    nodes = Topology(tuple(topology["hosts"]), tuple(topology["switches"]), links, topology["frame_B"])
-    return NetnsServer(prefix, nodes, receive_buffer_B, stack)
-
-
 def main() -> None:
     """Answer until the input ends: a new network by the process that owns its namespaces."""
-    prefix, server = sys.argv[1], None
+    server = None
     Path(NAMESPACES).mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         for line in sys.stdin:
@@ -293,7 +274,8 @@ def main() -> None:
             do = request.pop("do")
             try:
                 if do == "build":
-                    server, answer = build(prefix, stack, **request), os.getpid()
+                    server = NetnsServer(sys.argv[1], stack, **request)
+                    answer: Any = os.getpid()
                 else:
                     answer = getattr(server, do)(**request)
                 reply: dict[str, Any] = {"answer": answer}

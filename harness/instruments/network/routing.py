@@ -30,15 +30,11 @@ from harness.bounds import Bounds
 from harness.instruments.network.clos import IN_RACK, Clos, FloatArray, IntArray, live_spines
 from harness.records import Unavailable
 
-ALONE = -1
-"""Marks a flow that belongs to no ring."""
+ALONE = -1  # marks a flow that belongs to no ring
 
 
 class Flows(NamedTuple):
-    """Columns (F,), one row per flow: NICs, bytes, ring, and the queue pair of its connection, from 0.
-
-    Flows of one ring advance at one pace; each queue pair has its own rings.
-    """
+    """A row per flow (F,): NICs, bytes, ring (in lockstep, one per queue pair), queue pair from 0."""
 
     source: IntArray
     destination: IntArray
@@ -56,7 +52,7 @@ def flows_of(kind: str, nic_HG: IntArray, size_B: float, queue_pairs: int = 1) -
     """
     if len(nic_HG) < 2:
         raise ValueError(f"no flows: a collective on {len(nic_HG)} host does not touch the network")
-    rows = _ring(nic_HG, size_B) if kind == "allreduce" else _pairs(nic_HG, size_B)
+    rows = _whole(kind, nic_HG, size_B)
     parts = [part(rows, number, queue_pairs) for number in range(queue_pairs)]
     return Flows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -81,31 +77,23 @@ def bus_bandwidth(kind: str, ranks: int, size_B: float, time_s: float) -> float:
     return size_B / time_s * passes * (ranks - 1) / ranks
 
 
-def _ring(nic_HG: IntArray, size_B: float) -> Flows:
-    hosts, gpus = nic_HG.shape
-    hop_B = 2 * (nic_HG.size - 1) / nic_HG.size * size_B / gpus
-    before_HG = np.roll(nic_HG, 1, axis=0)
-    return _rows(nic_HG.ravel(), before_HG.ravel(), hop_B, np.tile(np.arange(gpus), hosts))
-
-
-def _pairs(nic_HG: IntArray, size_B: float) -> Flows:
-    host_N, nic_N = np.repeat(np.arange(len(nic_HG)), nic_HG.shape[1]), nic_HG.ravel()
-    one, other = np.nonzero(host_N[:, None] != host_N)
-    return _rows(nic_N[one], nic_N[other], size_B / nic_HG.size, np.full(len(one), ALONE))
-
-
-def _rows(source: IntArray, destination: IntArray, each_B: float, ring: IntArray) -> Flows:
-    rows = len(source)
-    return Flows(source, destination, np.full(rows, each_B), ring, np.zeros(rows, dtype=np.int64))
+def _whole(kind: str, nic_HG: IntArray, size_B: float) -> Flows:
+    (hosts, gpus), nic_N = nic_HG.shape, nic_HG.ravel()
+    if kind == "allreduce":
+        source, destination = nic_N, np.roll(nic_HG, 1, axis=0).ravel()
+        each_B, ring = 2 * (nic_HG.size - 1) / nic_HG.size * size_B / gpus, np.tile(np.arange(gpus), hosts)
+    else:
+        host_N = np.repeat(np.arange(hosts), gpus)
+        one, other = np.nonzero(host_N[:, None] != host_N)
+        source, destination = nic_N[one], nic_N[other]
+        each_B, ring = size_B / nic_HG.size, np.full(len(one), ALONE)
+    return Flows(source, destination, np.full(len(source), each_B), ring, np.zeros_like(source))
 
 
 Hash = NDArray[np.uint64]
 
-IN_FLIGHT = 8
-"""Messages of a connection that the receiver admits at once: NCCL_STEPS (nccl, src/include/device.h)."""
-
-TIE = 1e-9
-"""Weight of two links' sum relative to the fuller one: it only decides between equals."""
+IN_FLIGHT = 8  # messages of a connection at once: NCCL_STEPS (nccl, src/include/device.h)
+TIE = 1e-9  # weight of two links' sum relative to the fuller one: it only decides between equals
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +117,7 @@ class RoutingPolicy:
         return "addresses and ports" if self.hash_ports else "addresses"
 
     def turns(self, kind: str) -> int:
-        """Return in how many turns a ring's messages take the queue pairs; 1 where all are in use at once.
-
-        Raises ValueError where turns would differ in their number of queue pairs.
-        """
+        """Return in how many turns a ring takes its queue pairs; raises ValueError for unequal turns."""
         if self.split or kind != "allreduce" or self.queue_pairs <= IN_FLIGHT:
             return 1
         if self.queue_pairs % IN_FLIGHT:
@@ -142,8 +127,7 @@ class RoutingPolicy:
         return self.queue_pairs // IN_FLIGHT
 
 
-ECMP = RoutingPolicy()
-"""One connection per pair, its spine by a hash of addresses."""
+ECMP = RoutingPolicy()  # one connection per pair, its spine by a hash of addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +141,8 @@ def choose_spines(flows: Flows, clos: Clos, policy: RoutingPolicy, seed: int = 0
     """Return the spine of each flow (F,), `IN_RACK` where it needs none; `seed`: of the switches' hash."""
     if policy.method == "hash":
         spine_F = ecmp(flows, clos, policy.hash_ports, seed)
-    elif policy.method == "pinned":
-        spine_F = pinned(flows, clos, seed)
     else:
-        spine_F = central(flows, clos)
+        spine_F = pinned(flows, clos, seed) if policy.method == "pinned" else central(flows, clos)
     return np.where(clos.rack(flows.source) == clos.rack(flows.destination), IN_RACK, spine_F)
 
 
@@ -174,9 +156,9 @@ def ecmp(flows: Flows, clos: Clos, ports: bool, seed: int) -> IntArray:
     high_F = hashed(seed, *fields) >> np.uint64(32)
     if not clos.failed:
         return _scaled(high_F, np.uint64(clos.spines))
-    live = live_spines(clos)
-    one_F, other_F = clos.rack(flows.source), clos.rack(flows.destination)
-    return live.spine_RRS[one_F, other_F, _scaled(high_F, live.count_RR[one_F, other_F].astype(np.uint64))]
+    count_RR, spine_RRS = live_spines(clos)  # as next hops are where routes are withdrawn
+    racks = clos.rack(flows.source), clos.rack(flows.destination)
+    return spine_RRS[*racks, _scaled(high_F, count_RR[racks].astype(np.uint64))]
 
 
 def pinned(flows: Flows, clos: Clos, seed: int) -> IntArray:
@@ -208,10 +190,7 @@ def central(flows: Flows, clos: Clos) -> IntArray:
 
 
 def hashed(seed: int, *fields: IntArray) -> Hash:
-    """Return 64 bits per row of `fields`, hashed one field after the other.
-
-    The hash is SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014).
-    """
+    """Return 64 bits per row, by SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014)."""
     hash_ = _mixed(np.array([seed % 2**64], dtype=np.uint64))
     for field in fields:
         hash_ = _mixed(hash_ ^ field.astype(np.uint64))
@@ -231,10 +210,7 @@ def _scaled(high_F: Hash, count: Hash | np.uint64) -> IntArray:
 
 
 def _place(clos: Clos, one_P: IntArray, other_P: IntArray, size_B_P: FloatArray) -> IntArray:
-    """Place pairs greedily.
-
-    Pairs that share no rack on either side are placed at once, which gives the same as one after the other.
-    """
+    """Place pairs greedily; those that share no rack at once, which gives the same as one by one."""
     load_2RS = np.zeros((2, clos.racks, clos.spines))
     down_RS = np.where(clos.live_RS, 0.0, np.inf)
     spine_P = np.full(len(one_P), IN_RACK, dtype=np.int64)
@@ -249,11 +225,7 @@ def _place(clos: Clos, one_P: IntArray, other_P: IntArray, size_B_P: FloatArray)
 
 
 def _disjoint_groups(clos: Clos, one_P: IntArray, other_P: IntArray, size_B_P: FloatArray) -> list[IntArray]:
-    """Return indices of pairs between racks, largest first, in groups that share no rack on either side.
-
-    A group has pairs of one size, one distance from rack to rack, and one turn among those of their two
-    racks.
-    """
+    """Return pairs between racks, largest first, in groups of a size and distance that share no rack."""
     at = np.flatnonzero(one_P != other_P)
     rank = np.unique(-size_B_P[at], return_inverse=True)[1]
     racks = one_P[at] * clos.racks + other_P[at]
@@ -277,34 +249,23 @@ def _changes(*columns: IntArray) -> NDArray[np.bool_]:
 Subject = TypeVar("Subject", bound=Routed)
 
 
-QueuePairs = Annotated[int, Bounds(at_least=1, at_most=64)]
-"""Connections of each pair of ranks."""
+QueuePairs = Annotated[int, Bounds(at_least=1, at_most=64)]  # connections of each pair of ranks
 
 
 def qp_scaling(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -> Subject:
-    """Several connections, which a hash of addresses cannot tell apart.
-
-    `split`: each message takes all of them, else one in turn.
-    """
-    return replace(subject, policy=policy_of(queue_pairs, split, hash_ports=False))
-
-
-def e_ecmp(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -> Subject:
-    """E-ECMP: several connections that the hash distinguishes, in turn or split (Meta, SIGCOMM 2024).
-
-    `split`: each message takes all of them, else one in turn.
-    """
-    return replace(subject, policy=policy_of(queue_pairs, split, hash_ports=True))
-
-
-def policy_of(queue_pairs: int, split: bool, hash_ports: bool) -> RoutingPolicy:
-    """Return the policy of so many queue pairs; raises `Unavailable` for turns of unequal queue pairs."""
-    policy = RoutingPolicy(hash_ports=hash_ports, queue_pairs=queue_pairs, split=split)
+    """Several connections, which a hash of addresses cannot tell apart; `split`: a message takes all."""
+    policy = RoutingPolicy(queue_pairs=queue_pairs, split=split)
     try:
         policy.turns("allreduce")
     except ValueError as error:
         raise Unavailable(str(error)) from None
-    return policy
+    return replace(subject, policy=policy)
+
+
+def e_ecmp(subject: Subject, queue_pairs: QueuePairs, split: bool = False) -> Subject:
+    """E-ECMP: several connections that the hash distinguishes, in turn or split (Meta, SIGCOMM 2024)."""
+    scaled = qp_scaling(subject, queue_pairs, split)
+    return replace(scaled, policy=replace(scaled.policy, hash_ports=True))
 
 
 def path_pinning(subject: Subject) -> Subject:

@@ -1,17 +1,10 @@
 """A network as data: hosts, switches and links with rates, and the addresses and routes that follow.
 
-Pure; `harness.instruments.network.emulated_network` builds one from namespaces.
-
-Routes of packets through a network of `harness.instruments.network.topology`, as data.
-
-Pure; `harness.instruments.network.emulated_network` installs them in the kernel.
-
-Inside a network of namespaces: TCP as a sender with credits, for links meant to lose nothing.
-
-Used by `harness.instruments.network.netns_server`. A collective library announces its receiver's buffers
-before data is sent, and RoCE's links pause instead of dropping. Default TCP takes what it can get, infers
-losses from long queues and retransmits: links then carry what a fluid would not, and shares are uneven. Here
-a connection has at most its receiver's small, fixed buffer in flight, grows to it by slow start (reno), and
+`harness.instruments.network.emulated_network` builds one from namespaces. In these, TCP can be a sender with
+credits, for links meant to lose nothing: a collective library announces its receiver's buffers before data is
+sent, and RoCE's links pause instead of dropping. Default TCP takes what it can get, infers losses from long
+queues and retransmits: links then carry what a fluid would not, and shares are uneven. With credits a
+connection has at most its receiver's small, fixed buffer in flight, grows to it by slow start (reno), and
 does not retransmit what only waits: no tail-loss probe, no timeout within a second.
 """
 
@@ -24,18 +17,11 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import NamedTuple
 
-SUBNETS = IPv4Network("10.128.0.0/9")
-"""Private addresses (RFC 1918) that exist only inside the run's own namespaces: one /30 per link."""
-
-FRAME_B = 1514
-"""An Ethernet frame of 1,500 bytes and its header; what tbf counts."""
-
+SUBNETS = IPv4Network("10.128.0.0/9")  # private addresses (RFC 1918) of the run alone: one /30 per link
+FRAME_B = 1514  # an Ethernet frame of 1,500 bytes and its header; what tbf counts
 ETHERNET_B = 14
-LARGEST_FRAME_B = 65535 + ETHERNET_B
-"""What IPv4 allows. Large frames cost the processors less, as links do that cut data in hardware."""
-
-BURST_S = 0.002
-"""Burst of a link: what it saves up in this time."""
+LARGEST_FRAME_B = 65535 + ETHERNET_B  # IPv4's; costs the processors less, as links that cut data
+BURST_S = 0.002  # burst of a link: what it saves up in this time
 
 
 class Link(NamedTuple):
@@ -55,10 +41,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Hosts, each on one link, and switches that forward packets between any number of links.
-
-    Names have at most twelve characters. `frame_B`: the largest frame of its links, with its header.
-    """
+    """Hosts with a link each, and switches; names of at most 12 characters. `frame_B`: the largest."""
 
     hosts: tuple[str, ...]
     switches: tuple[str, ...]
@@ -96,17 +79,13 @@ class Topology:
 
     def routes(self, node: str) -> list[Route]:
         """Return the routes to every host that is not a neighbour: all shortest ones, of equal weight."""
-        routes = []
+        routes, around = [], dict(self.around(node))
         for host in self.hosts:
-            far = self.distances(host)
-            if node == host or self.link_of(host) in dict(self.around(node)):
-                continue
-            gateways = tuple(
-                self.address(neighbour, index)
-                for index, neighbour in self.around(node)
-                if far.get(neighbour, len(far)) == far[node] - 1
-            )
-            routes.append(Route(self.subnet(self.link_of(host)), gateways))
+            if node != host and self.link_of(host) not in around:
+                far = self.distances(host)
+                nearer = [index for index, one in around.items() if far.get(one, len(far)) == far[node] - 1]
+                gateways = tuple(self.address(around[index], index) for index in nearer)
+                routes.append(Route(self.subnet(self.link_of(host)), gateways))
         return routes
 
     def around(self, node: str) -> Iterator[tuple[int, str]]:
@@ -167,23 +146,15 @@ RTO_MIN_S = 1.0
 sender would retransmit what only waits. A frame lost to a full queue or to the kernel's backlog (1,000
 packets by default, net.core.netdev_max_backlog) may cost this long."""
 
-FIRST_FRAMES = 2
-"""Initial frames of a connection (the kernel: ten): more would overrun that backlog for hundreds at once."""
-
-RTO_MIN = 13
-"""RTAX_RTO_MIN of linux/rtnetlink.h: its bit makes TCP keep a route's value."""
-
+FIRST_FRAMES = 2  # of a connection (the kernel: ten): more would overrun that backlog
+RTO_MIN = 13  # RTAX_RTO_MIN of linux/rtnetlink.h: its bit makes TCP keep a route's value
 METRICS = {"lock": 1 << RTO_MIN, "rto_min": round(RTO_MIN_S * 1e3), "initcwnd": FIRST_FRAMES}
 """Metrics of a route, for the kernel: milliseconds, frames."""
 
 
 def limit_window(receive_buffer_B: int) -> None:
     """Set the window of connections opened from now on in this thread's namespace (ip-sysctl.rst)."""
-    settings = {
-        "tcp_congestion_control": "reno",
-        "tcp_moderate_rcvbuf": "0",
-        "tcp_rmem": f"{receive_buffer_B} {receive_buffer_B} {receive_buffer_B}",
-        "tcp_early_retrans": "0",
-    }
-    for name, value in settings.items():
-        (SYSCTLS / name).write_text(value)
+    (SYSCTLS / "tcp_congestion_control").write_text("reno")
+    (SYSCTLS / "tcp_moderate_rcvbuf").write_text("0")
+    (SYSCTLS / "tcp_rmem").write_text(" ".join([str(receive_buffer_B)] * 3))
+    (SYSCTLS / "tcp_early_retrans").write_text("0")

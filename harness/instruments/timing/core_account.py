@@ -1,30 +1,13 @@
-"""Who else had the core: waiting for it, a clock that stops meanwhile, and the share of others.
+"""Who else had the core: waiting for it, a clock that stops meanwhile, the share of others, and its speed.
 
-What the kernel counts of a thread that did not run: waiting for a core, and held back by a quota.
-
-A thread that was ready and did not run has waited for its core (`run_delay`, /proc/<thread>/schedstat, in
-ns), because of another process or because its control group had used up its quota. The latter has a count of
-its own in the group's cpu.stat (Documentation/scheduler/sched-bwc.rst). Reading takes some microseconds.
-
-A clock that stops while the calling thread waits for a core, for work of one thread.
+A thread that was ready and did not run has waited for its core (`run_delay`, the second number of
+/proc/<thread>/schedstat, in ns), because of another process or because its control group had used up its
+quota. The latter has a count of its own in the group's cpu.stat (Documentation/scheduler/sched-bwc.rst).
 
 On a busy machine the scheduler cuts up a window of some milliseconds, and the wall clock shows the neighbours
-rather than the work. Linux counts, for each thread, the time it was ready to run and did not (`run_delay`,
-the second number of /proc/<thread>/schedstat, in ns). Sleeping and waiting for other threads still count as
-time. Which process had the core is unknown. So it is a clock for work of one thread: with more threads than
-cores, threads wait for one another, and that is part of the cost of the work.
-
-The share of the processors' time that other processes and the hypervisor take while this one measures.
-
-Linux counts it in /proc/stat for each processor. Of it this process's own time in user mode is subtracted,
-with that of its children; time in the kernel is left out, because a network's packets are processed there
-for whoever sent them.
-
-The speed of a core, from a chain of operations of which each needs the one before.
-
-Its time on the core is inverse to the clock: it depends neither on memory nor on how many operations the core
-can do at once. Hashing by PBKDF2 (RFC 8018) is such a chain. The thread's own processor time is taken, which
-stops while another process has the core.
+rather than the work; `core_clock` stops meanwhile. Sleeping and waiting for other threads still count as
+time. So it is a clock for work of one thread: with more threads than cores, threads wait for one another, and
+that is part of the cost of the work.
 """
 
 from __future__ import annotations
@@ -33,11 +16,13 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from harness.instruments import control_group
 from harness.instruments.control_group import own_group
 
 SCHEDSTAT = Path("/proc/thread-self/schedstat")
@@ -65,16 +50,10 @@ def waited_s() -> float:
 
 def throttled_s() -> float:
     """Return the seconds that this process's control group was held back by a quota."""
-    try:
+    with suppress(OSError):
         group = own_group("cpu")
-        counts = (
-            dict(line.split() for line in (group.path / "cpu.stat").read_text().splitlines()) if group else {}
-        )
-    except OSError:
-        return 0.0
-    if "throttled_time" in counts:  # version 1, ns
-        return int(counts["throttled_time"]) / 1e9
-    return int(counts.get("throttled_usec", 0)) / 1e6
+        return control_group.throttled_s(group.own) if group else 0.0
+    return 0.0
 
 
 Clock = Callable[[], float]
@@ -86,19 +65,19 @@ def core_clock(clock: Clock = time.perf_counter, waited_s: Clock | None = None) 
     `waited_s` gives the latter; without it they are read from the kernel, and where the kernel does not
     report them, nothing is subtracted.
     """
-    if waited_s is None:
-        waited_s = _waited_s()
-    return clock if waited_s is None else lambda: _ran_s(clock, waited_s)
+    waits_s = waited_s or _waited_s()
+    if waits_s is None:
+        return clock
 
+    def ran_s() -> float:
+        before_s = waits_s()
+        while True:  # until no wait lies between the two readings, so that they are of one instant
+            now_s, after_s = clock(), waits_s()
+            if after_s == before_s:
+                return now_s - after_s
+            before_s = after_s
 
-def _ran_s(clock: Clock, waited_s: Clock) -> float:
-    """Read again until no wait lies between the two readings, so that they are of one instant."""
-    before_s = waited_s()
-    while True:
-        now_s, after_s = clock(), waited_s()
-        if after_s == before_s:
-            return now_s - after_s
-        before_s = after_s
+    return ran_s
 
 
 def _waited_s(path: Path = SCHEDSTAT) -> Clock | None:
@@ -111,12 +90,15 @@ def _waited_s(path: Path = SCHEDSTAT) -> Clock | None:
 
 PROC_STAT = Path("/proc/stat")
 
-USER, NICE, STEAL = 0, 1, 7
-"""Columns of a processor's line in /proc/stat, proc(5), in ticks."""
+USER, NICE, STEAL = 0, 1, 7  # columns of a processor's line in /proc/stat, proc(5), in ticks
 
 
 class OthersShare:
-    """Counts from its creation on; `share()` is that of the processors that this process may run on."""
+    """The share of the processors' time that other processes and the hypervisor take, from its creation on.
+
+    Of what /proc/stat counts, this process's own time in user mode is subtracted, with that of its children;
+    time in the kernel is left out, because a network's packets are processed there for whoever sent them.
+    """
 
     def __init__(self) -> None:
         self._begin = _counted()
@@ -151,30 +133,28 @@ def seconds_of(text: str, processors: set[int], ticks_per_s: float) -> float:
 
 def _own_s() -> float:
     """Return the seconds in user mode of this process and its children, those that have ended too."""
-    process = psutil.Process()
-    total = 0.0
+    process, total = psutil.Process(), 0.0
     for one in (process, *process.children(recursive=True)):
-        try:
+        with suppress(psutil.NoSuchProcess):
             times = one.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.children_user
+            total += times.user + times.children_user
     return total
 
 
-ITERATIONS = 400
-"""About 0.2 ms: far longer than the clock's resolution, far shorter than a training step."""
-
-READS = 3
-"""Chains of one reading, of which the fastest counts: the first finds cold caches."""
+ITERATIONS = 400  # about 0.2 ms: far longer than the clock's resolution, far shorter than a training step
+READS = 3  # chains of one reading, of which the fastest counts: the first finds cold caches
 
 
 def chain_s() -> float:
-    """Return the seconds of a chain on this thread's core now; a clock is inverse to it."""
-    return min(_one_chain_s() for _ in range(READS))
+    """Return the seconds of a chain of operations on this thread's core now, of which each needs the last.
 
-
-def _one_chain_s() -> float:
-    begin_s = time.thread_time()
-    hashlib.pbkdf2_hmac("sha256", b"clock", b"chain", ITERATIONS)
-    return time.thread_time() - begin_s
+    A core's clock is inverse to it: it depends neither on memory nor on how many operations the core can do
+    at once. Hashing by PBKDF2 (RFC 8018) is such a chain. It is the thread's own processor time, which stops
+    while another process has the core.
+    """
+    times_s = []
+    for _ in range(READS):
+        begin_s = time.thread_time()
+        hashlib.pbkdf2_hmac("sha256", b"clock", b"chain", ITERATIONS)
+        times_s.append(time.thread_time() - begin_s)
+    return min(times_s)

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -19,13 +22,10 @@ from harness.records import Origin, Reading
 
 CPU_CLOCKS = Path("/sys/devices/system/cpu")
 
-HARMLESS_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "None")
-"""Reasons for a clock below its maximum that are not throttling: idle, or set so by a person."""
+HARMLESS_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "None")  # idle, or set by a person
 
 
-PERIOD_S = 0.02
-"""50 samples per second, as often as NVML renews its values or more often."""
-
+PERIOD_S = 0.02  # 50 samples per second, as often as NVML renews its values or more often
 THERMAL_ZONES = Path("/sys/class/thermal")
 
 MICRO, MILLI = 1e-6, 1e-3
@@ -58,9 +58,9 @@ ReadState = Callable[[], DeviceState]
 class DeviceSampler:
     """A context that reads a device again and again until its end; `samples` has what was read."""
 
-    def __init__(self, read: ReadState, period_s: float = PERIOD_S) -> None:
+    def __init__(self, read: ReadState) -> None:
         self.samples: list[DeviceState] = []
-        self._read, self._period_s = read, period_s
+        self._read = read
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -75,15 +75,15 @@ class DeviceSampler:
     def _run(self) -> None:
         while True:
             self.samples.append(self._read())
-            if self._ended.wait(self._period_s):
+            if self._ended.wait(PERIOD_S):
                 return
 
 
 def telemetry_means(samples: Sequence[DeviceState]) -> dict[str, float]:
     """Return the mean of each field that was read, by its name."""
-    columns = {name: [getattr(one, name) for one in samples] for name in DeviceState._fields}
-    known = {name: [one for one in column if one is not None] for name, column in columns.items()}
-    return {name: sum(column) / len(column) for name, column in known.items() if column}
+    columns = zip(DeviceState._fields, zip(*samples, strict=True), strict=False)
+    known = {name: [one for one in column if one is not None] for name, column in columns}
+    return {name: fmean(column) for name, column in known.items() if column}
 
 
 def telemetry_readings(means: dict[str, float], method: str) -> Iterator[Reading]:
@@ -118,27 +118,27 @@ class Telemetry(NamedTuple):
 def telemetry_of(device: torch.device) -> Telemetry | None:
     """Return the telemetry of `device`; None where there is none."""
     on_gpu = device.type == "cuda"
-    read = nvidia_reader(device) if on_gpu else cpu_reader(CPU_CLOCKS, THERMAL_ZONES)
+    read = _nvidia_reader(device) if on_gpu else _cpu_reader()
     return None if read is None else Telemetry(read, "nvml" if on_gpu else "cpufreq")
 
 
 def state_reader(device: torch.device) -> ReadState | None:
     """Return what reads the state of the device; None where nothing does."""
     if device.type != "cuda":
-        return cpu_reader(CPU_CLOCKS, THERMAL_ZONES)
-    return amd_reader(device) if torch.version.hip else nvidia_reader(device)
+        return _cpu_reader()
+    return _amd_reader(device) if torch.version.hip else _nvidia_reader(device)
 
 
-def cpu_reader(clocks: Path, zones: Path) -> ReadState | None:
+def _cpu_reader() -> ReadState | None:
     """Return what reads a CPU's clock and temperature from the kernel's files; None where it has neither."""
-    kHz = sorted(clocks.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
-    milli_C = sorted(zones.glob("thermal_zone*/temp"))
+    kHz = sorted(CPU_CLOCKS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
+    milli_C = sorted(THERMAL_ZONES.glob("thermal_zone*/temp"))
     if not kHz and not milli_C:
         return None
     return lambda: DeviceState(clock_Hz=_mean(kHz, 1 / MILLI), temperature_C=_mean(milli_C, MILLI))
 
 
-def nvidia_reader(device: torch.device) -> ReadState | None:
+def _nvidia_reader(device: torch.device) -> ReadState | None:
     """Return what reads an NVIDIA GPU by NVML; None without the library, or for a slice of a GPU."""
     import pynvml
 
@@ -152,9 +152,7 @@ def nvidia_reader(device: torch.device) -> ReadState | None:
 
 def nvml_reader(library: Any, handle: Any) -> ReadState:
     """Return what reads a GPU by NVML (`library` is pynvml)."""
-    harmless = 0
-    for name in HARMLESS_REASONS:
-        harmless |= getattr(library, f"nvmlClocksThrottleReason{name}", 0)
+    harmless = [getattr(library, f"nvmlClocksThrottleReason{name}", 0) for name in HARMLESS_REASONS]
 
     def reported(factor: float, call: Callable[..., int], kind: int | None = None) -> float | None:
         try:
@@ -170,13 +168,13 @@ def nvml_reader(library: Any, handle: Any) -> ReadState:
             memory_clock_Hz=reported(1 / MICRO, library.nvmlDeviceGetClockInfo, library.NVML_CLOCK_MEM),
             power_W=reported(MILLI, library.nvmlDeviceGetPowerUsage),
             temperature_C=reported(1.0, library.nvmlDeviceGetTemperature, library.NVML_TEMPERATURE_GPU),
-            throttled=float(bool(reasons & ~harmless)),
+            throttled=float(bool(reasons & ~reduce(or_, harmless))),
         )
 
     return read
 
 
-def amd_reader(device: torch.device) -> ReadState | None:
+def _amd_reader(device: torch.device) -> ReadState | None:
     """Return what reads an AMD GPU by amdsmi; None without the library, or where it does not know the GPU."""
     try:
         import amdsmi
@@ -210,5 +208,4 @@ def amdsmi_reader(library: Any, handle: Any) -> ReadState:
 
 
 def _mean(files: Sequence[Path], factor: float) -> float | None:
-    values = [factor * int(file.read_text()) for file in files]
-    return sum(values) / len(values) if values else None
+    return fmean(factor * int(file.read_text()) for file in files) if files else None

@@ -21,29 +21,18 @@ from harness.instruments.timing.core_account import core_clock
 from harness.instruments.timing.device_telemetry import Telemetry, telemetry_of
 from harness.records import Origin, Reading
 
-WINDOW_S = 0.02
-"""A window's length: the cost of the clock (about 0.1 µs) and of work between windows is negligible in it."""
-
-COLD_CALLS = 8
-"""Most calls with a cold cache in one window; overwriting the cache takes longer than a short kernel."""
-
+WINDOW_S = 0.02  # the cost of the clock (about 0.1 µs) and of work between windows is negligible in it
+COLD_CALLS = 8  # at most in one window: overwriting the cache takes longer than a short kernel
 Work = Callable[[], object]
 
 
-def nothing() -> None:
-    """Do nothing during a window: no telemetry."""
-
-
 class ClockTimer:
-    """A timer for work that is complete when its call returns, as on the CPU. `clock()` returns seconds.
-
-    A timer measures a number of calls, with the device idle before and after.
-    """
+    """A timer for work that is complete when its call returns, as on the CPU. `clock()` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
 
-    def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
+    def seconds(self, work: Work, calls: int, beside: Work = lambda: None) -> float:
         """Return the seconds of that many calls of `work`; call `beside` once meanwhile, or after."""
         begin_s = self._clock()
         for _ in range(calls):
@@ -64,7 +53,7 @@ class CudaTimer:
         self._device = device
         self._overwritten = _twice_the_cache(device)
 
-    def seconds(self, work: Work, calls: int, beside: Callable[[], None] = nothing) -> float:
+    def seconds(self, work: Work, calls: int, beside: Work = lambda: None) -> float:
         """Return the seconds between an event before the first call and one after the last."""
         torch.cuda.synchronize(self._device)
         begin, end = self._events()
@@ -109,10 +98,7 @@ class Stopwatch:
         telemetry: Telemetry | None = None,
         window_s: float = WINDOW_S,
     ) -> None:
-        self._work = work
-        self._timer = timer
-        self._telemetry = telemetry
-        self._window_s = window_s
+        self._work, self._timer, self._telemetry, self._window_s = work, timer, telemetry, window_s
         self.calls = 0
 
     def calibrate(self) -> None:
@@ -129,12 +115,10 @@ class Stopwatch:
             self.calibrate()
         watched: list[Reading] = []
         telemetry = self._telemetry
-
-        def beside() -> None:
-            watched.extend(telemetry.readings() if telemetry is not None else ())
-
         with no_collection():
-            taken_s = self._timer.seconds(self._work, self.calls, beside)
+            taken_s = self._timer.seconds(
+                self._work, self.calls, lambda: watched.extend(telemetry.readings() if telemetry else ())
+            )
             cold = min(self.calls, COLD_CALLS)
             cold_s = self._timer.seconds_cold(self._work, cold)
         yield Reading("time", "s", taken_s / self.calls, Origin.MEASURED, "warm")
@@ -148,6 +132,5 @@ def stopwatch(work: Work, device: torch.device) -> Stopwatch:
     if device.type == "cuda":
         return Stopwatch(work, CudaTimer(device), telemetry_of(device))
     one_thread = torch.get_num_threads() == 1  # else a thread may wait for its own process's threads
-    return Stopwatch(
-        work, ClockTimer(core_clock() if one_thread else time.perf_counter), telemetry_of(device)
-    )
+    timer = ClockTimer(core_clock() if one_thread else time.perf_counter)
+    return Stopwatch(work, timer, telemetry_of(device))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-LONGEST = 280
-"""Characters of a message, so that it has at most 300 with the command's name in front."""
+LONGEST = 280  # characters of a message, so that it has at most 300 with the command's name in front
 
 
 class TraceError(ValueError):
-    """A trace cannot be used; the message says in one line what is missing and how to record it.
-
-    A longer message is cut in the middle.
-    """
+    """A trace cannot be used: one line, cut in the middle, on what is missing and how to record it."""
 
     def __init__(self, message: str) -> None:
         """Keep the message as one line."""

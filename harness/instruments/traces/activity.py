@@ -1,8 +1,7 @@
 """What each event of a trace does, in which phase, and in which step.
 
 A step is a `ProfilerStep`. Without one, steps are what repeats: annotations of steps, steps of the optimizer,
-or the sequence of names of the kernels. Else the whole trace is one step. The shares of a breakdown sum to
-the steps.
+or the sequence of names of the kernels. Else the whole trace is one step.
 """
 
 from __future__ import annotations
@@ -10,43 +9,27 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from harness.instruments.traces import TraceError
 from harness.instruments.traces.communication import Communication, recognized, taken_apart
-from harness.instruments.traces.trace import (
-    STEP,
-    EventKind,
-    Ints,
-    Mask,
-    OwnedTimes,
-    RankTrace,
-    inside,
-)
+from harness.instruments.traces.trace import STEP, EventKind, Ints, Mask, OwnedTimes, RankTrace, inside
 
-LEAST_PERIOD, LEAST_NAMES = 8, 4
-"""A step has at least so many kernels, and so many different ones: fewer repeat within a step, too."""
-
-ALIKE = 0.98
-"""Share of the kernels that have the name of the kernel one period later."""
+LEAST_PERIOD, LEAST_NAMES = 8, 4  # of kernels in a step: fewer repeat within one, too
+ALIKE = 0.98  # share of the kernels that have the name of the kernel one period later
+SAMPLE = 512  # kernels that are compared first
 
 
-SAMPLE = 512
-"""Kernels that are compared first."""
-
-
-TOLERANCE_ns = 1000
-"""How long before the end of a step the next may begin: the resolution of older traces."""
-
+TOLERANCE_ns = 1000  # how long before the end of a step the next may begin: the resolution of older traces
 ANNOTATED_STEP = r"(?i)^(## *)?(train(ing)?[ _]?)?(step|iter(ation)?)[ _#:.]*\d*( *##)?$"
 """Annotations of whole steps: step 3, iteration_12, train_step."""
 
 OPTIMIZER_STEP = r"^Optimizer\.step#"
 
-LEAST_WORK = 0.5
-"""A step at the edge of the trace counts if it launches at least this share of what the others launch."""
+LEAST_WORK = 0.5  # of what other steps launch, for a step at the edge of the trace to count
 
 
 class Step(NamedTuple):
@@ -103,42 +86,32 @@ def _training_track(trace: RankTrace) -> int:
 def _following(trace: RankTrace, marks: list[Step]) -> tuple[Step, ...]:
     """Return the profiler's steps, each to the beginning of the next; raises TraceError."""
     found = []
-    for mark, following in zip(marks, [*marks[1:], None], strict=True):
-        if following is None:
-            end_ns = _last_end_ns(trace, mark)
-        elif following.start_ns < mark.end_ns - TOLERANCE_ns:
+    for mark, following in pairwise(marks):
+        if following.start_ns < mark.end_ns - TOLERANCE_ns:
             raise TraceError(
                 f"{trace.path}: step {following.number} begins before step {mark.number} has ended: a clock "
                 "runs backwards; record the trace again"
             )
-        elif following.number == mark.number + 1:
-            end_ns = following.start_ns
-        else:
-            end_ns = min(_last_end_ns(trace, mark), following.start_ns)
+        end_ns = following.start_ns
+        if following.number != mark.number + 1:
+            end_ns = min(_last_end_ns(trace, mark), end_ns)
         found.append(mark._replace(end_ns=end_ns))
-    return tuple(found)
+    return (*found, marks[-1]._replace(end_ns=_last_end_ns(trace, marks[-1])))
 
 
 def _marks(trace: RankTrace) -> list[Step]:
-    """Return each ProfilerStep by start; of several with one number the longest.
-
-    Those of the host are used; those of the device only where the host has none.
-    """
-    marked = np.flatnonzero(trace.named(STEP.pattern))
-    for kinds in ((EventKind.OP, EventKind.ANNOTATION, EventKind.OTHER), (EventKind.DEVICE_ANNOTATION,)):
-        by_number: dict[int, Step] = {}
-        for event in marked[np.isin(trace.kind[marked], kinds)]:
-            match = STEP.match(trace.name(int(event)))
-            number = int(match[1]) if match else 0
-            start_ns, end_ns = int(trace.start_ns[event]), int(trace.end_ns[event])
-            known = by_number.get(number)
-            if known is None or end_ns - start_ns > known.end_ns - known.start_ns:
-                by_number[number] = Step(number, start_ns, end_ns, int(trace.track_of[event]))
-        if by_number:
-            on_device = kinds == (EventKind.DEVICE_ANNOTATION,)
-            track = {"track": _training_track(trace)} if on_device else {}
-            return sorted((one._replace(**track) for one in by_number.values()), key=lambda one: one.start_ns)
-    return []
+    """Return each ProfilerStep by start, the longest of a number; of the device where the host has none."""
+    marked = trace.named(STEP.pattern)
+    on_host = marked & trace.of_kind(EventKind.OP, EventKind.ANNOTATION, EventKind.OTHER)
+    events = np.flatnonzero(on_host if on_host.any() else marked & trace.of_kind(EventKind.DEVICE_ANNOTATION))
+    longest_first = np.argsort(trace.start_ns[events] - trace.end_ns[events], kind="stable")
+    by_number: dict[int, Step] = {}
+    for event in events[longest_first].tolist():
+        number = int(trace.name(event).partition("#")[2])
+        track = int(trace.track_of[event]) if on_host.any() else _training_track(trace)
+        step = Step(number, int(trace.start_ns[event]), int(trace.end_ns[event]), track)
+        by_number.setdefault(number, step)
+    return sorted(by_number.values(), key=lambda one: one.start_ns)
 
 
 def _last_end_ns(trace: RankTrace, mark: Step) -> int:
@@ -152,7 +125,7 @@ def _last_end_ns(trace: RankTrace, mark: Step) -> int:
 def _annotated(trace: RankTrace) -> FoundSteps | None:
     """Return the steps that annotations of the host name, of the thread with most of them."""
     chosen = trace.of_kind(EventKind.ANNOTATION) & trace.named(ANNOTATED_STEP)
-    if np.sum(chosen) < 2:
+    if not chosen.any():
         return None
     track = int(np.bincount(trace.track_of[chosen]).argmax())
     events = np.flatnonzero(chosen & (trace.track_of == track))
@@ -203,17 +176,15 @@ def _repeated(trace: RankTrace) -> FoundSteps | None:
     """
     kernels = np.flatnonzero(trace.of_kind(EventKind.KERNEL))
     launch = trace.launch_of[kernels]
-    called = np.where(launch >= 0, trace.start_ns[np.maximum(launch, 0)], trace.start_ns[kernels])
-    kernels = kernels[np.argsort(called, kind="stable")]
+    called_ns = trace.start_ns[np.where(launch >= 0, launch, kernels)]
+    kernels = kernels[np.argsort(called_ns, kind="stable")]
     names = trace.name_of[kernels]
     period = _period(names)
     if period is None:
         return None
     count = len(names) // period
     first = np.minimum.accumulate(trace.start_ns[kernels][::-1])[::-1]  # of this and all later ones
-    edges = [int(first[i * period]) for i in range(count)]
-    last = kernels[: count * period]
-    edges.append(int(first[count * period]) if count * period < len(names) else int(trace.end_ns[last].max()))
+    edges = np.append(first, trace.end_ns[kernels].max())[: count * period + 1 : period].tolist()
     if not np.all(np.diff(edges) > 0):
         return None
     track = _training_track(trace)
@@ -222,10 +193,7 @@ def _repeated(trace: RankTrace) -> FoundSteps | None:
 
 
 def _period(names: Ints) -> int | None:
-    """Return the shortest period of a sequence with at least two repetitions, None where there is none.
-
-    It is a distance between two kernels of the rarest name, which each repetition must have.
-    """
+    """Return the shortest period of at least two repetitions, between two of the rarest name; else None."""
     different, counts = np.unique(names, return_counts=True)
     if len(names) < 2 * LEAST_PERIOD or len(different) < LEAST_NAMES:
         return None
@@ -243,9 +211,7 @@ def _alike(later: Ints, earlier: Ints) -> bool:
     return bool(np.mean(later == earlier[: len(later)]) >= ALIKE)
 
 
-COMMUNICATION_ON_HOST = r"^(gloo|ucc|mpi):"
-"""Collectives that threads of the host do, from their call to their end."""
-
+COMMUNICATION_ON_HOST = r"^(gloo|ucc|mpi):"  # by threads of the host, from call to end
 LOADING = r"^enumerate\(DataLoader\)|(?i:data_?(load|wait|fetch)|(next|get|fetch)_batch)"
 """Annotations of the time in which the training thread asks for its next batch."""
 
@@ -318,10 +284,12 @@ class Activity:
     @cached_property
     def communication(self) -> Mask:
         """Return which events are collectives under way. [event]"""
-        trace = self.trace
-        on_host = trace.of_kind(EventKind.OP, EventKind.ANNOTATION)
-        on_host &= trace.named(COMMUNICATION_ON_HOST)
+        on_host = self._hosts & self.trace.named(COMMUNICATION_ON_HOST)
         return np.asarray(self.on_device.under_way | on_host, np.bool_)
+
+    @cached_property
+    def _hosts(self) -> Mask:
+        return self.trace.of_kind(EventKind.OP, EventKind.ANNOTATION)
 
     @cached_property
     def on_device(self) -> Communication:
@@ -343,7 +311,6 @@ class Activity:
 
     @cached_property
     def _operators(self) -> Mask:
-        """Return the operators that compute on the host's training threads. [event]"""
         trace = self.trace
         works = trace.named(r"^autograd::engine::evaluate_function|^ProfilerStep#")
         training = np.isin(trace.track_of, [*np.unique(trace.track_of[works]), self.training_track])
@@ -366,18 +333,16 @@ class Activity:
     @cached_property
     def loading(self) -> OwnedTimes:
         """Return when the training thread waits for its next batch."""
-        trace = self.trace
-        hosts = trace.of_kind(EventKind.OP, EventKind.ANNOTATION) & (trace.track_of == self.training_track)
-        return trace.pieces(hosts & trace.named(LOADING))
+        hosts = self._hosts & (self.trace.track_of == self.training_track)
+        return self.trace.pieces(hosts & self.trace.named(LOADING))
 
     @cached_property
     def phase(self) -> Ints:
         """Return the phase of each event as an index of `PHASES`, -1 unknown; by its launch. [event]"""
         trace, host = self.trace, self.trace.host_event
         phase = np.where(trace.track_of[np.maximum(host, 0)] == self.training_track, 0, -1)
-        hosts = trace.of_kind(EventKind.OP, EventKind.ANNOTATION)
         for number, pattern in ((1, BACKWARD), (2, OPTIMIZER)):
-            phase[trace.around(hosts & trace.named(pattern), host) >= 0] = number
+            phase[trace.around(self._hosts & trace.named(pattern), host) >= 0] = number
         phase[host < 0] = -1
         return phase
 
@@ -399,17 +364,15 @@ class Activity:
 
     def operation(self, event: int) -> str:
         """Return the collective of a communication event, as PyTorch calls it."""
-        call = self.trace.collectives.get(event)
-        name = self.trace.name(event)
+        calls, name = self.trace.collectives, self.trace.name(event)
         family = recognized(name).family
-        if call is None and family is not None and family.operation:
+        if event not in calls and family is not None and family.operation:
             return family.operation
         caller = int(self.on_device.call_of[event])
-        of_caller = self.trace.collectives.get(caller)
         texts = (
-            call.operation if call else "",
+            calls[event].operation if event in calls else "",
             taken_apart(name).function if self.trace.kind[event] == EventKind.KERNEL else name,
-            of_caller.operation if of_caller else "",
+            calls[caller].operation if caller in calls else "",
             self.trace.name(caller) if caller >= 0 else "",
         )
         for text in texts:
@@ -420,15 +383,7 @@ class Activity:
                 return {"rs": "reduce_scatter", "ag": "all_gather"}[short[1]]
         return "collective"
 
-    def kernel(self, event: int) -> str:
-        """Return the function of a kernel, without its template arguments and parameters."""
-        return taken_apart(self.trace.name(event)).function or self.trace.name(event)
-
     def collective(self, event: int) -> str:
         """Return the operation and the process group of a communication event, where the trace has it."""
         call = self.trace.collectives.get(event)
         return f"{self.operation(event)} of {call.group}" if call and call.group else self.operation(event)
-
-    def copy_name(self, event: int) -> str:
-        """Return the kind of a copy: "Memcpy HtoD"."""
-        return self.trace.name(event).partition("(")[0].strip()

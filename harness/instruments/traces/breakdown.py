@@ -1,8 +1,5 @@
 """Where the time of a training step goes: shares and factors of each rank, and over all ranks.
-
-Match the collectives of several ranks, align the ranks' clocks, and find who waits for whom.
-
-A rank arrives at a collective when the kernel starts (gloo: when it is called). Until the last rank of the
+ arrives at a collective when the kernel starts (gloo: when it is called). Until the last rank of the
 group has arrived, no rank can complete a collective that needs all of them: that time is waiting for the
 last rank. It needs one clock. Ranks of one host have one; else a clock that differs shows where a rank ends a
 collective that another has not begun, and then the clocks are shifted by the median difference of the ends.
@@ -13,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -30,7 +28,15 @@ from harness.instruments.traces.factors import (
     work_shares,
 )
 from harness.instruments.traces.segments import Segments, State, Wait, segments
-from harness.instruments.traces.trace import EventKind, Ints, Mask, RankTrace, covered_ns, intersection
+from harness.instruments.traces.trace import (
+    CollectiveCall,
+    EventKind,
+    Ints,
+    Mask,
+    RankTrace,
+    covered_ns,
+    intersection,
+)
 
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no rank completes before all have arrived."""
@@ -62,19 +68,16 @@ class Matching:
 
 
 def match(activities: Sequence[Activity], align: bool | None = None) -> Matching:
-    """Return who waits for whom.
-
-    `align` says whether clocks are shifted; None: where hosts differ or are unknown, and the clocks
-    contradict each other.
-    """
+    """Return who waits for whom. `align`: shift clocks; None: if hosts may differ and they contradict."""
     count = len(activities)
     nothing = Matching(tuple({} for _ in activities), (0,) * count, "", 0, ())
     if count == 1:
         return nothing
     if any(_is_ambiguous(one) for one in activities):
         return replace(nothing, missing=(NO_GROUPS,))
-    found = [keyed(one) for one in activities]
-    shared = _shared(found)
+    found = [_keyed(one) for one in activities]
+    seen = Counter(key for one in found for key in one)
+    shared = [key for key, ranks in seen.items() if ranks > 1]
     if not shared:
         return replace(nothing, missing=("which ranks wait: the ranks share no collective in their steps",))
     events = np.array([[one.get(key, -1) for one in found] for key in shared])
@@ -86,25 +89,24 @@ def match(activities: Sequence[Activity], align: bool | None = None) -> Matching
     return Matching(waits, tuple(int(one) for one in offsets_ns), clocks, len(shared), missing)
 
 
-def keyed(activity: Activity) -> dict[CollectiveKey, int]:
+def _keyed(activity: Activity) -> dict[CollectiveKey, int]:
     """Return each synchronising collective in the steps of a rank by its key."""
     trace = activity.trace
     found: dict[CollectiveKey, int] = {}
-    counts: dict[CollectiveKey, int] = {}
+    counts = Counter[CollectiveKey]()
     events = np.flatnonzero(activity.communication)
     steps = activity.step_at(trace.start_ns[np.maximum(trace.host_event[events], 0)])
     for event, at in zip(events.tolist(), steps.tolist(), strict=True):
         operation = activity.operation(event)
         if at < 0 or operation not in SYNCHRONISING:
             continue
-        call = trace.collectives.get(event)
-        ranks = call.ranks if call else ""
-        if call and call.sequence >= 0:
-            found[CollectiveKey(call.group, ranks, operation, -1, call.sequence)] = event
-            continue
-        key = CollectiveKey(call.group if call else "", ranks, operation, activity.steps[at].number, 0)
-        counts[key] = counts.get(key, 0) + 1
-        found[key._replace(number=counts[key])] = event
+        call = trace.collectives.get(event, CollectiveCall(operation))
+        key = CollectiveKey(call.group, call.ranks, operation, -1, call.sequence)
+        if call.sequence < 0:
+            key = key._replace(step=activity.steps[at].number)
+            counts[key] += 1
+            key = key._replace(number=counts[key])
+        found[key] = event
     return found
 
 
@@ -117,17 +119,11 @@ def _is_ambiguous(activity: Activity) -> bool:
     return any(int(event) not in calls for event in np.flatnonzero(activity.communication))
 
 
-def _shared(found: Sequence[Mapping[CollectiveKey, int]]) -> list[CollectiveKey]:
-    """Return the keys that at least two ranks have, in the order of the first."""
-    seen = Counter(key for one in found for key in one)
-    return [key for key, count in seen.items() if count > 1]
-
-
 def _offsets(
     activities: Sequence[Activity], start_ns: Ints, end_ns: Ints, present: Mask, align: bool | None
 ) -> tuple[Ints, str, tuple[str, ...]]:
     """Return what to subtract from each rank's clock, how that was decided, and what is missing."""
-    none = np.zeros(len(activities), np.int64)
+    offsets_ns, aligned = np.zeros(len(activities), np.int64), {0}
     hosts = {one.trace.host for one in activities}
     one_host = len(hosts) == 1 and hosts != {""}
     latest = np.where(present, start_ns, np.iinfo(np.int64).min).max(axis=1)
@@ -135,44 +131,32 @@ def _offsets(
     contradicted = int(np.sum(np.any(early_ns > 0, axis=1)))
     if align is False or (align is None and (one_host or not contradicted)):
         why = "All ranks ran on one host: clocks" if one_host else "Clocks"
-        state = (
-            f"contradict each other in {contradicted}"
-            if contradicted
-            else "do not contradict each other in any"
-        )
-        found = f"{state} of {len(start_ns)} collectives"
+        count = f"contradict each other in {contradicted}"
+        found = count if contradicted else "do not contradict each other in any"
+        found += f" of {len(start_ns)} collectives"
         missing = (f"one clock for all ranks: clocks {found}; clocks=aligned shifts them",)
-        return none, f"{why} are compared as recorded; they {found}.", missing if contradicted else ()
-    offsets_ns, aligned = none.copy(), {0}
+        return offsets_ns, f"{why} are compared as recorded; they {found}.", missing if contradicted else ()
     while joined := _next_rank(present, aligned):
         rank, by = joined
         both = present[:, rank] & present[:, by]
         difference = np.median(end_ns[both, rank] - end_ns[both, by])
         offsets_ns[rank] = offsets_ns[by] + round(float(difference))
         aligned.add(rank)
+    by_ends = f"Clocks are aligned by the ends of {len(start_ns)} collectives (median)"
     largest_ms = float(np.abs(offsets_ns).max()) / 1e6
-    return (
-        offsets_ns,
-        f"Clocks are aligned by the ends of {len(start_ns)} collectives (median); the largest shift is "
-        f"{largest_ms:.3g} ms.",
-        (),
-    )
+    return offsets_ns, f"{by_ends}; the largest shift is {largest_ms:.3g} ms.", ()
 
 
 def _next_rank(present: Mask, aligned: set[int]) -> tuple[int, int] | None:
     """Return a rank that shares collectives with an aligned one, and that one."""
-    for rank in range(present.shape[1]):
-        if rank not in aligned:
-            for by in sorted(aligned):
-                if np.any(present[:, rank] & present[:, by]):
-                    return rank, by
-    return None
+    others = (rank for rank in range(present.shape[1]) if rank not in aligned)
+    pairs = product(others, sorted(aligned))
+    return next((pair for pair in pairs if np.any(present[:, pair].all(axis=1))), None)
 
 
 def _waits(
     activities: Sequence[Activity], events: Ints, arrival_ns: Ints, offsets_ns: Ints
 ) -> tuple[dict[int, Wait], ...]:
-    """Return the wait of each rank but the last in each collective."""
     arrival_ns = np.where(events >= 0, arrival_ns, np.iinfo(np.int64).min)
     last = arrival_ns.argmax(axis=1)
     waits: tuple[dict[int, Wait], ...] = tuple({} for _ in activities)
@@ -215,10 +199,7 @@ class RankBreakdown:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """All ranks: `shares` are means over ranks. They sum to `step_s`, as the product of the factors does.
-
-    `steps_found` says how the steps were found, "" where the profiler marks them.
-    """
+    """All ranks: `shares` are means and sum to `step_s`; `steps_found`: how, "" if the profiler did."""
 
     ranks: tuple[RankBreakdown, ...]
     step_numbers: tuple[int, ...]
@@ -319,10 +300,7 @@ def _of_rank(activity: Activity, waits: Mapping[int, Wait], numbers: tuple[int, 
 
 
 def _activities(traces: Sequence[RankTrace], patterns: tuple[str, ...]) -> list[Activity]:
-    """Return the ranks' activities.
-
-    Where steps are not marked and the ranks show different numbers of them, each rank is one step.
-    """
+    """Return the ranks' activities; each is one step where unmarked steps differ in number."""
     found = [Activity(trace, patterns) for trace in traces]
     if all(one.found_steps.how for one in found) and len({len(one.steps) for one in found}) > 1:
         return [Activity(trace, patterns, whole=True) for trace in traces]
@@ -330,8 +308,7 @@ def _activities(traces: Sequence[RankTrace], patterns: tuple[str, ...]) -> list[
 
 
 def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
-    sets = [{step.number for step in activity.steps} for activity in activities]
-    common = set.intersection(*sets)
+    common = set.intersection(*({step.number for step in activity.steps} for activity in activities))
     if not common:
         raise TraceError(
             f"{activities[-1].trace.path}: has no step in common with the other ranks; record the same steps "
@@ -341,14 +318,12 @@ def _common_steps(activities: Sequence[Activity]) -> tuple[int, ...]:
 
 
 def _both_s(activity: Activity, chosen: Sequence[int], one: Mask, other: Mask) -> float:
-    """Return the mean time per step in which events of two kinds run."""
     start_ns, end_ns = activity.edges_ns[list(chosen)].T
     both = intersection(activity.trace.pieces(one), activity.trace.pieces(other))
     return float(np.mean(covered_ns(both, start_ns, end_ns))) / 1e9
 
 
 def _missing(activity: Activity) -> tuple[str, ...]:
-    """Return what a rank's trace does not have."""
     trace = activity.trace
     found = []
     launches = int(np.sum(trace.of_kind(EventKind.LAUNCH)))
@@ -359,8 +334,7 @@ def _missing(activity: Activity) -> tuple[str, ...]:
         )
     elif not trace.has_device:
         found.append("launch gap, call: without a GPU an operator is called and starts at once")
-    elif np.any(trace.launch_of[activity.computing] < 0):
-        count = int(np.sum(trace.launch_of[activity.computing] < 0))
+    elif count := int(np.sum(trace.launch_of[activity.computing] < 0)):
         found.append(
             f"launches of {count} kernels: idle time before them has an unknown cause; record with "
             "ProfilerActivity.CPU, too"
@@ -378,14 +352,11 @@ AnyShare = TypeVar("AnyShare", TimeShare, WorkShare)
 
 def _means(by_rank: Sequence[Sequence[AnyShare]]) -> tuple[AnyShare, ...]:
     """Return the mean over ranks of each share; fractions of nanoseconds are kept, so the sum stays exact."""
-    table: dict[AnyShare, list[float]] = {}
-    for one in by_rank:
-        for share in one:
-            times = table.setdefault(share._replace(by_step_ns=()), [0.0] * len(share.by_step_ns))
-            for i, time_ns in enumerate(share.by_step_ns):
-                times[i] += time_ns
+    table: dict[AnyShare, list[tuple[float, ...]]] = {}
+    for share in chain.from_iterable(by_rank):
+        table.setdefault(share._replace(by_step_ns=()), []).append(share.by_step_ns)
     found = [
-        share._replace(by_step_ns=tuple(time / len(by_rank) for time in times))
+        share._replace(by_step_ns=tuple((np.sum(times, axis=0) / len(by_rank)).tolist()))
         for share, times in table.items()
     ]
     return tuple(sorted(found, key=lambda share: -sum(share.by_step_ns)))

@@ -1,8 +1,8 @@
 """Name what is wrong with a step where its steps show it beyond their noise, and say where its time goes.
 
-A cause is named where a difference is at least `least_share` of the step and its lower confidence bound over
+A cause is named where a difference is at least `LEAST_SHARE` of the step and its lower confidence bound over
 the steps is above zero; waiting for data, which nothing is compared with, where that bound is above
-`least_share`. The bound is Student's, one-sided, at `error_rate` divided by the number of candidates
+`LEAST_SHARE`. The bound is Student's, one-sided, at `ERROR_RATE` divided by the number of candidates
 (Bonferroni), so at most that share of traces without a cause gets one named. Steps that resemble their
 predecessor count for less: n (1 - r) / (1 + r) of n steps, r being the correlation of neighbours.
 
@@ -21,22 +21,18 @@ from scipy.special import stdtrit
 
 from harness.instruments.traces import shortened
 from harness.instruments.traces.breakdown import Breakdown, RankBreakdown
+from harness.instruments.traces.communication import taken_apart
 from harness.instruments.traces.segments import STATE_NAMES, State
 from harness.instruments.traces.trace import EventKind, Ints, innermost
 
 Floats = NDArray[np.float64]
 
-LEAST_SHARE = 0.03
-"""A difference below this share of the step is not named."""
-
-ERROR_RATE = 0.01
-"""Share of traces without a cause in which one is named, at most."""
-
+LEAST_SHARE = 0.03  # a difference below this share of the step is not named
+ERROR_RATE = 0.01  # share of traces without a cause in which one is named, at most
 OWN = (State.COMPUTING, State.COPYING, State.PREPARING, State.CALLING, State.WAITING_FOR_DATA)
 """States in which one rank can be slower than the others by itself."""
 
-COMPARED = (*OWN, State.COMMUNICATION, State.IDLE)
-"""States that are compared with those of a reference."""
+COMPARED = (*OWN, State.COMMUNICATION, State.IDLE)  # states that are compared with those of a reference
 
 
 class Cause(NamedTuple):
@@ -62,20 +58,14 @@ class Cause(NamedTuple):
         return f"{STATE_NAMES[self.state]}{of}{than}"
 
 
-def causes(
-    of: Breakdown,
-    reference: Breakdown | None = None,
-    *,
-    least_share: float = LEAST_SHARE,
-    error_rate: float = ERROR_RATE,
-) -> tuple[Cause, ...]:
+def causes(of: Breakdown, reference: Breakdown | None = None) -> tuple[Cause, ...]:
     """Return the named causes, largest first; `reference` is the same step without the suspected cause."""
     candidates = list(_candidates(of, reference))
     found = []
     for one in candidates:
-        share, bound = _lower_bound(one.excess, one.other, error_rate / len(candidates))
-        least = 0.0 if one.compared_with else least_share
-        if share >= least_share and bound > least:
+        share, bound = _lower_bound(one.excess, one.other, ERROR_RATE / len(candidates))
+        least = 0.0 if one.compared_with else LEAST_SHARE
+        if share >= LEAST_SHARE and bound > least:
             found.append(Cause(one.state, one.rank, share, bound, one.compared_with))
     return tuple(sorted(found, key=lambda cause: -cause.share))
 
@@ -91,70 +81,59 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(of: Breakdown, reference: Breakdown | None) -> Iterator[_Candidate]:
-    data = _mean([_by_step(rank, State.WAITING_FOR_DATA) for rank in of.ranks]) / of.step_s
-    yield _Candidate(State.WAITING_FOR_DATA, -1, "", data)
+    yield _Candidate(State.WAITING_FOR_DATA, -1, "", _mean(of, State.WAITING_FOR_DATA) / of.step_s)
     if len(of.ranks) > 1:
         yield from _of_one_rank(of)
     if reference is not None:
         for state in COMPARED:
-            now = _mean([_by_step(rank, state) for rank in of.ranks]) / of.step_s
-            then = _mean([_by_step(rank, state) for rank in reference.ranks]) / of.step_s
+            now, then = _mean(of, state) / of.step_s, _mean(reference, state) / of.step_s
             yield _Candidate(state, -1, "the reference", now, then)
 
 
 def _of_one_rank(of: Breakdown) -> Iterator[_Candidate]:
     """Yield what could make one rank slower than the others, and the others' waiting for it."""
-    waits = np.array([_waits_for(of, rank.rank) for rank in of.ranks]) / of.step_s
-    tables = [(State.WAITING_FOR_RANK, "the other ranks", waits)]
-    for state in OWN:
-        table = np.array([_by_step(rank, state) for rank in of.ranks]) / of.step_s
-        tables.append((state, "the other ranks", table))
-    for state, compared_with, table in tables:
+    waits = [_waits_for(of, rank.rank) for rank in of.ranks]
+    tables = {State.WAITING_FOR_RANK: waits}
+    tables |= {state: [_by_step(rank, state) for rank in of.ranks] for state in OWN}
+    for state, times_s in tables.items():
+        table = np.array(times_s) / of.step_s
         if np.any(table):
             for i, rank in enumerate(of.ranks):
                 others = np.delete(table, i, axis=0).mean(axis=0)
-                yield _Candidate(state, rank.rank, compared_with, table[i] - others)
+                yield _Candidate(state, rank.rank, "the other ranks", table[i] - others)
 
 
-def _by_step(rank: RankBreakdown, state: State) -> Floats:
-    """Return the seconds of a state in each step. [step]"""
-    times = [share.by_step_ns for share in rank.shares if share.state == state]
-    return np.sum(times, axis=0) / 1e9 if times else np.zeros(len(rank.step_ns))
+def _by_step(rank: RankBreakdown, state: State, detail: str = "") -> Floats:
+    """Return the seconds of a state in each step, with one detail or with any. [step]"""
+    shares = [share for share in rank.shares if share.state == state and detail in ("", share.detail)]
+    times_ns = np.zeros(len(rank.step_ns)) + np.sum([one.by_step_ns for one in shares], axis=0)
+    return np.asarray(times_ns / 1e9, np.float64)
 
 
 def _waits_for(of: Breakdown, slower: int) -> Floats:
     """Return the seconds that the other ranks wait for one, per step, as their mean. [step]"""
-    detail = f"rank {slower}"
-    waits = [
-        np.sum(
-            [s.by_step_ns for s in rank.shares if s.state == State.WAITING_FOR_RANK and s.detail == detail], 0
-        )
-        / 1e9
-        + np.zeros(len(rank.step_ns))
-        for rank in of.ranks
-        if rank.rank != slower
-    ]
-    return _mean(waits)
+    others = [rank for rank in of.ranks if rank.rank != slower]
+    waits = [_by_step(rank, State.WAITING_FOR_RANK, f"rank {slower}") for rank in others]
+    return np.asarray(np.mean(waits, axis=0), np.float64)
 
 
-def _mean(tables: list[Floats]) -> Floats:
-    return np.asarray(np.mean(tables, axis=0), np.float64)
+def _mean(of: Breakdown, state: State) -> Floats:
+    """Return the seconds of a state in each step, as a mean over ranks. [step]"""
+    return np.asarray(np.mean([_by_step(rank, state) for rank in of.ranks], axis=0), np.float64)
 
 
 def _lower_bound(excess: Floats, other: Floats | None, error_rate: float) -> tuple[float, float]:
-    """Return the mean difference and its one-sided lower bound."""
     difference = float(excess.mean() - (0.0 if other is None else other.mean()))
-    counts = [_effective(one) for one in (excess, other) if one is not None]
+    samples = [one for one in (excess, other) if one is not None]
+    counts = [_effective(one) for one in samples]
     if min(counts) < 2:
         return difference, -np.inf
-    variances = [float(one.var(ddof=1)) for one in (excess, other) if one is not None]
-    parts = [variance / count for variance, count in zip(variances, counts, strict=True)]
+    parts = [float(one.var(ddof=1)) / count for one, count in zip(samples, counts, strict=True)]
     error = float(np.sqrt(sum(parts)))
     if error == 0:
         return difference, difference
-    freedom = sum(parts) ** 2 / sum(
-        p**2 / (n - 1) for p, n in zip(parts, counts, strict=True) if p
-    )  # Welch's
+    welch = sum(p**2 / (n - 1) for p, n in zip(parts, counts, strict=True) if p)
+    freedom = sum(parts) ** 2 / welch
     return difference, difference - float(stdtrit(freedom, 1 - error_rate)) * error
 
 
@@ -168,27 +147,11 @@ def _effective(samples: Floats) -> float:
     return count * (1 - r) / (1 + r)
 
 
-class SentencePart(NamedTuple):
-    """One part of the sentence: a share of the step from 0 to 1, its state, and words for it."""
-
-    share: float
-    state: State
-    words: str
-
-
-def sentence(
-    of: Breakdown,
-    named: Sequence[Cause] = (),
-    least_share: float = LEAST_SHARE,
-) -> str:
-    """Return where the time goes, largest first, from a share of `least_share` on.
-
-    A rank is named as waited for only where `named` has it.
-    """
-    every = parts(of, named)
-    shown = [part for part in every if part.share >= least_share]
-    rest = 1 - sum(part.share for part in shown)
-    texts = [f"{100 * part.share:.0f} % {part.words}" for part in shown]
+def sentence(of: Breakdown, named: Sequence[Cause]) -> str:
+    """Return where the time goes, largest first; a rank is named as waited for only where `named` has it."""
+    shown = {words: share for words, share in _parts(of, named).items() if share >= LEAST_SHARE}
+    rest = 1 - sum(shown.values())
+    texts = [f"{100 * share:.0f} % {words}" for words, share in shown.items()]
     if rest >= 0.005:
         texts.append(f"{100 * rest:.0f} % other")
     slow = [cause for cause in named if cause.rank >= 0 and cause.state != State.WAITING_FOR_RANK]
@@ -196,17 +159,14 @@ def sentence(
     return "; ".join(filter(None, [", ".join(texts), ", ".join(why)])) + "."
 
 
-def parts(of: Breakdown, named: Sequence[Cause] = ()) -> list[SentencePart]:
-    """Return the parts of a step, largest first; they sum to 1."""
+def _parts(of: Breakdown, named: Sequence[Cause]) -> dict[str, float]:
+    """Return the shares of a step by their words, largest first; they sum to 1."""
     waited = {f"rank {cause.rank}" for cause in named if cause.state == State.WAITING_FOR_RANK}
-    table: dict[tuple[State, str], float] = {}
+    table: dict[str, float] = {}
     for share in of.shares:
-        key = share.state, _words(of, share.state, share.detail, waited)
-        if share.state == State.CALLING:
-            key = State.PREPARING, "launch gaps"
-        table[key] = table.get(key, 0.0) + share.mean_s / of.step_s
-    found = [SentencePart(share, state, words) for (state, words), share in table.items()]
-    return sorted(found, key=lambda part: -part.share)
+        words = _words(of, share.state, share.detail, waited)
+        table[words] = table.get(words, 0.0) + share.mean_s / of.step_s
+    return dict(sorted(table.items(), key=lambda part: -part[1]))
 
 
 def _words(of: Breakdown, state: State, detail: str, waited: set[str]) -> str:
@@ -224,92 +184,42 @@ def _words(of: Breakdown, state: State, detail: str, waited: set[str]) -> str:
     }[state]
 
 
+FSDP = (" of FSDP", r"^FSDP::|FullyShardedDataParallel")
+CALLERS = {"all_gather": FSDP, "reduce_scatter": FSDP, "all_reduce": (" of DDP", "^DistributedDataParallel")}
+"""Collective -> who calls it in words, and by which name a trace shows that."""
+
+
 def _collective(of: Breakdown, detail: str) -> str:
     """Return a collective in words: what calls it, and whether it crosses nodes, where the trace shows it."""
     operation, _, _ = detail.partition(" of ")
-    trace = of.ranks[0].activity.trace
-    caller = ""
-    if (
-        operation in ("all_gather", "reduce_scatter")
-        and trace.named(r"^FSDP::|FullyShardedDataParallel").any()
-    ):
-        caller = " of FSDP"
-    elif operation == "all_reduce" and trace.named("^DistributedDataParallel").any():
-        caller = " of DDP"
-    between = " between nodes" if len(_hosts(of)) > 1 else ""
+    caller, by = CALLERS.get(operation, ("", ""))
+    if not by or not of.ranks[0].activity.trace.named(by).any():
+        caller = ""
+    hosts = {one.activity.trace.host for one in of.ranks} - {""}
+    between = " between nodes" if len(hosts) > 1 else ""
     return operation.replace("_", "-") + caller + between
 
 
-def _hosts(of: Breakdown) -> set[str]:
-    """Return the hosts that the traces name."""
-    return {one.activity.trace.host for one in of.ranks} - {""}
-
-
-PAUSE_ns = 100_000
-"""A longer launch gap is a pause of the host, which replaying launches does not shorten."""
-
+PAUSE_ns = 100_000  # a longer launch gap is a pause of the host, which replaying launches does not shorten
 GRAPHS = {"CUDA": "^cu(da)?(Launch|Graph|Memcpy|Memset)", "HIP": "^hip"}
 """Vendor of graphs -> how its calls begin."""
 
 GAPS = (State.PREPARING, State.CALLING)
 
 
-class Launches(NamedTuple):
-    """The launches of one rank per step, and its launch gaps. Times are in seconds."""
-
-    launched: float
-    by_graphs: float  # share of the kernels that graphs launch
-    graphs: float  # launches of graphs
-    interval_s: float  # median between the calls of neighbouring launches
-    kernel_s: float  # median
-    gap_s: float
-    pauses: float  # gaps longer than `PAUSE_ns`
-    pause_s: float
-    host: str  # what the host does in the middle of the longest pause, "" where that is not known
-
-
 def advice(of: Breakdown) -> list[str]:
     """Return what follows from the trace, a line each; [] where nothing does."""
-    lines = [_of_launches(of), *_of_loader(of)]
-    return [line for line in lines if line]
-
-
-def launches(rank: RankBreakdown) -> Launches | None:
-    """Return a rank's launches and launch gaps, None without a device or without launches."""
-    activity, trace = rank.activity, rank.activity.trace
-    events = np.flatnonzero(trace.of_kind(EventKind.KERNEL, EventKind.COPY) & (trace.launch_of >= 0))
-    called_ns = trace.start_ns[trace.launch_of[events]]
-    events = events[np.isin(activity.step_at(called_ns), rank.chosen)]
-    if not len(events):
-        return None
-    calls = np.unique(trace.launch_of[events])
-    graphs = trace.named(r"(?i)GraphLaunch")
-    kernels = events[trace.kind[events] == EventKind.KERNEL]
-    gaps_ns, middle_ns = _gaps(rank)
-    long = gaps_ns > PAUSE_ns
-    count = len(rank.chosen)
-    return Launches(
-        launched=len(calls) / count,
-        by_graphs=float(np.mean(graphs[trace.launch_of[kernels]])) if len(kernels) else 0.0,
-        graphs=float(np.sum(graphs[calls])) / count,
-        interval_s=float(np.median(np.diff(trace.start_ns[calls]))) / 1e9 if len(calls) > 1 else 0.0,
-        kernel_s=float(np.median((trace.end_ns - trace.start_ns)[events])) / 1e9,
-        gap_s=float(gaps_ns.sum()) / 1e9 / count,
-        pauses=float(long.sum()) / count,
-        pause_s=float(gaps_ns[long].sum()) / 1e9 / count,
-        host=_host_at(rank, int(middle_ns[gaps_ns.argmax()])) if long.any() else "",
-    )
+    return [line for line in (_of_launches(of), _of_loader(of)) if line]
 
 
 def _gaps(rank: RankBreakdown) -> tuple[Ints, Ints]:
     """Return the length and the middle of each launch gap in the chosen steps. [gap]"""
     cut = rank.segments
-    gap = np.flatnonzero(np.isin(cut.state, GAPS) & np.isin(cut.step, rank.chosen))
-    if not len(gap):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    gap = np.isin(cut.state, GAPS) & np.isin(cut.step, rank.chosen)
     start_ns, end_ns = cut.start_ns[gap], cut.end_ns[gap]
-    first = np.concatenate(([True], start_ns[1:] != end_ns[:-1]))
-    last = np.concatenate((first[1:], [True]))
+    apart = start_ns[1:] != end_ns[:-1]
+    first, last = (np.ones(len(start_ns), np.bool_) for _ in range(2))
+    first[1:] = last[:-1] = apart
     return end_ns[last] - start_ns[first], (end_ns[last] + start_ns[first]) // 2
 
 
@@ -326,39 +236,47 @@ def _host_at(rank: RankBreakdown, at_ns: int) -> str:
 
 
 def _of_launches(of: Breakdown) -> str:
-    gap = sum(of.share_of(state) for state in GAPS)
-    slowest = max(of.ranks, key=lambda one: sum(one.share_of(state) for state in GAPS))
-    found = launches(slowest) if gap >= LEAST_SHARE else None
-    if found is None:
+    """Return what launches and gaps show of the rank with most gaps, "" without a device or launches."""
+    rank = max(of.ranks, key=lambda one: sum(one.share_of(state) for state in GAPS))
+    trace, steps = rank.activity.trace, len(rank.chosen)
+    events = np.flatnonzero(trace.of_kind(EventKind.KERNEL, EventKind.COPY) & (trace.launch_of >= 0))
+    called_ns = trace.start_ns[trace.launch_of[events]]
+    events = events[np.isin(rank.activity.step_at(called_ns), rank.chosen)]
+    if sum(of.share_of(state) for state in GAPS) < LEAST_SHARE or not len(events):
         return ""
-    rank = f" of rank {slowest.rank}" if len(of.ranks) > 1 else ""
-    return f"Launch gaps{rank}: {_facts(found)}{_pauses(found)}{_remaining(slowest, found)}"
+    calls = np.unique(trace.launch_of[events])
+    kernel_s = float(np.median((trace.end_ns - trace.start_ns)[events])) / 1e9
+    every = ""
+    if len(calls) > steps:
+        interval_s = float(np.median(np.diff(trace.start_ns[calls]))) / 1e9
+        every = f", one every {_short(interval_s)} on the host"
+    count = f"{_counted(len(calls) / steps)} {'launch' if len(calls) == steps else 'launches'} per step"
+    gaps_ns, middle_ns = _gaps(rank)
+    long_ns = gaps_ns[gaps_ns > PAUSE_ns]
+    gap_s, pause_s = (float(one.sum()) / 1e9 / steps for one in (gaps_ns, long_ns))
+    pauses = ""
+    if pause_s:
+        longest = _host_at(rank, int(middle_ns[gaps_ns.argmax()]))
+        host = f"; in the longest the host is in {shortened(longest, 50)}" if longest else ""
+        pauses = f" Pauses of more than {_short(PAUSE_ns / 1e9)}: {_counted(len(long_ns) / steps)} per step"
+        pauses += f", {_ms(pause_s)} of {_ms(gap_s)}{host}."
+    name = f" of rank {rank.rank}" if len(of.ranks) > 1 else ""
+    work = f"each for {_short(kernel_s)} of work (medians)"
+    remaining = _remaining(rank, events, gap_s - pause_s)
+    return f"Launch gaps{name}: {count}{every}, {work}.{pauses}{remaining}"
 
 
-def _facts(found: Launches) -> str:
-    every = f", one every {_short(found.interval_s)} on the host" if found.launched > 1 else ""
-    work = f"each for {_short(found.kernel_s)} of work (medians)"
-    noun = "launch" if found.launched == 1 else "launches"
-    return f"{_counted(found.launched)} {noun} per step{every}, {work}."
-
-
-def _pauses(found: Launches) -> str:
-    if not found.pause_s:
-        return ""
-    host = f"; in the longest the host is in {shortened(found.host, 50)}" if found.host else ""
-    long = f" Pauses of more than {_short(PAUSE_ns / 1e9)}: {_counted(found.pauses)} per step"
-    return f"{long}, {_ms(found.pause_s)} of {_ms(found.gap_s)}{host}."
-
-
-def _remaining(rank: RankBreakdown, found: Launches) -> str:
-    """Return what graphs would leave of the step, on devices that have them."""
-    if found.by_graphs >= 0.5:
-        share = 100 * found.by_graphs
-        return f" Graphs launch {share:.0f} % of the kernels ({_counted(found.graphs)} per step)."
-    short_s = found.gap_s - found.pause_s
+def _remaining(rank: RankBreakdown, events: Ints, short_s: float) -> str:
+    """Return what graphs would leave of the step, on devices that have them; `short_s`: gaps, no pauses."""
     trace = rank.activity.trace
-    vendor = next((name for name, calls in GRAPHS.items() if trace.named(calls).any()), "")
-    if not vendor or found.launched < 2:
+    graphs, calls = trace.named(r"(?i)GraphLaunch"), np.unique(trace.launch_of[events])
+    kernels = events[trace.kind[events] == EventKind.KERNEL]
+    share = float(np.mean(graphs[trace.launch_of[kernels]])) if len(kernels) else 0.0
+    if share >= 0.5:
+        launched = _counted(float(np.sum(graphs[calls])) / len(rank.chosen))
+        return f" Graphs launch {100 * share:.0f} % of the kernels ({launched} per step)."
+    vendor = next((name for name, begins in GRAPHS.items() if trace.named(begins).any()), "")
+    if not vendor or len(calls) < 2 * len(rank.chosen):
         return ""
     if short_s < LEAST_SHARE * rank.step_s:
         return f" Other gaps take less than 3 % of the step, so {vendor} graphs would gain little."
@@ -368,14 +286,21 @@ def _remaining(rank: RankBreakdown, found: Launches) -> str:
     )
 
 
-def _of_loader(of: Breakdown) -> Iterator[str]:
-    if of.share_of(State.WAITING_FOR_DATA) < LEAST_SHARE:
-        return
-    traces = [one.activity.trace for one in of.ranks]
-    if any(trace.named("_SingleProcessDataLoaderIter").any() for trace in traces):
-        yield "Data: the loader has no worker processes (num_workers=0): the device waits for each batch."
-    elif any(trace.named("_MultiProcessingDataLoaderIter").any() for trace in traces):
-        yield "Data: the loader has worker processes, and the training thread still waits for them."
+def _of_loader(of: Breakdown) -> str:
+    if of.share_of(State.WAITING_FOR_DATA) >= LEAST_SHARE:
+        for pattern, line in LOADERS.items():
+            if any(one.activity.trace.named(pattern).any() for one in of.ranks):
+                return line
+    return ""
+
+
+LOADERS = {
+    "_SingleProcessDataLoaderIter": "Data: the loader has no worker processes (num_workers=0): the device "
+    "waits for each batch.",
+    "_MultiProcessingDataLoaderIter": "Data: the loader has worker processes, and the training thread still "
+    "waits for them.",
+}
+"""What a trace shows of a loader -> what follows."""
 
 
 def communication_lines(of: Breakdown) -> Sequence[str]:
@@ -390,7 +315,8 @@ def communication_lines(of: Breakdown) -> Sequence[str]:
     if of.fused_s:
         rank = max(of.ranks, key=lambda one: one.fused_s)
         events = np.flatnonzero(rank.activity.fused)
-        names = list(dict.fromkeys(rank.activity.kernel(int(event)) for event in events))
+        whole = [rank.activity.trace.name(int(event)) for event in events]
+        names = list(dict.fromkeys(taken_apart(name).function or name for name in whole))
         shown = ", ".join(shortened(name, 50) for name in names[:2]) + (", …" if len(names) > 2 else "")
         lines.append(
             f"Both: {_ms(of.fused_s)} per step are in kernels that compute and communicate ({shown}). They "
@@ -404,12 +330,10 @@ def _ms(time_s: float) -> str:
 
 
 def _short(time_s: float) -> str:
-    """Return a short time in the unit that suits it."""
     if time_s < 1e-3:
         return f"{1e6 * time_s:.3g} µs"
     return f"{1e3 * time_s:.3g} ms" if time_s < 1 else f"{time_s:,.3g} s"
 
 
 def _counted(count: float) -> str:
-    """Return a number per step."""
     return f"{count:,.0f}" if count >= 10 or count == round(count) else f"{count:.1f}"

@@ -3,8 +3,6 @@
 In this order: a pattern of the user's, the arguments that PyTorch gives a collective, the name of the kernel,
 the annotation around it on the device, and the operator that launched it.
 
-Recognize kernels that move data between GPUs by their names.
-
 A name is demangled as far as needed and taken apart into the function, its template arguments and its
 parameters. Libraries are recognized anywhere in it, collectives only in the function and its template
 arguments: a parameter's type says little about what a kernel does.
@@ -146,9 +144,7 @@ class NamedKernel(NamedTuple):
 def recognized(name: str) -> NamedKernel:
     """Return what a kernel does, as far as its name shows it."""
     parts = taken_apart(name)
-    if LOCAL.search(parts.function):
-        return NamedKernel(KernelRole.COMPUTES, None)
-    family = _family(parts)
+    family = None if LOCAL.search(parts.function) else _family(parts)
     if family is None:
         return NamedKernel(KernelRole.COMPUTES, None)
     *namespaces, function = parts.function.split("::")  # of a library of products, which has collectives, too
@@ -173,8 +169,7 @@ def _found(family: KernelFamily, text: str) -> bool:
 @lru_cache(maxsize=100_000)
 def words_apart(text: str) -> str:
     """Return a text in lower case, with an underscore where a capital begins a word."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", text)
-    return apart.lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", text).lower()
 
 
 @lru_cache(maxsize=100_000)
@@ -204,23 +199,16 @@ def _parts(outside: list[str], inside: list[str], parameters: str) -> NameParts:
 def _identifiers(mangled: str) -> Iterator[str]:
     """Yield the identifiers of a name that was mangled by the Itanium ABI: a length, then as many letters."""
     at = 0
-    while at < len(mangled):
-        literal = re.compile(r"L[a-z]n?\d+E").match(mangled, at)
-        length = re.compile(r"\d+").match(mangled, at)
-        if literal:
-            at = literal.end()
-        elif length:
-            at = length.end() + min(int(length[0][:6]), len(mangled))
-            word = mangled[length.end() : at]
+    while found := re.compile(r"L[a-z]n?\d+E|(\d+)").search(mangled, at):
+        at = found.end()
+        if found[1] is not None:  # else a literal
+            at += min(int(found[1][:6]), len(mangled))
+            word = mangled[found.end() : at]
             if re.fullmatch(r"[A-Za-z_]\w*", word):
                 yield "anonymous" if word.startswith("_GLOBAL__N") else word
-        else:
-            at += 1
 
 
-BACKENDS = r"(nccl|rccl|xccl|hccl|mccl|cncl|ccl|ucc|gloo|mpi):"
-"""How annotations of a process group's backend begin."""
-
+BACKENDS = r"(nccl|rccl|xccl|hccl|mccl|cncl|ccl|ucc|gloo|mpi):"  # begin annotations of process groups
 CALLS = rf"^(record_param_comms|_?c10d(_functional(_autograd)?)?::|symm_mem::|{BACKENDS})"
 """Operators and annotations of the host that call a collective."""
 
@@ -232,14 +220,10 @@ NO_CALLS = (
 )
 """Operators with such names that prepare a collective, or do more than one."""
 
-SYMMETRIC = r"^symm_mem::"
-"""Operators that copy between GPUs by ordinary copies, also those that multiply at the same time."""
-
-COPIES = r"^aten::(_foreach_)?copy_"
-"""Operators in which a symmetric-memory operator copies."""
-
-BETWEEN_DEVICES = r"(?i)PtoP|DtoD|peer|Device -> Device"
-"""Copies that may be between GPUs."""
+SYMMETRIC = r"^symm_mem::"  # operators that copy between GPUs by ordinary copies, also those that multiply
+COPIES = r"^aten::(_foreach_)?copy_"  # operators in which a symmetric-memory operator copies
+BETWEEN_DEVICES = r"(?i)PtoP|DtoD|peer|Device -> Device"  # copies that may be between GPUs
+COMMUNICATING = (KernelRole.COMMUNICATES, KernelRole.BOTH)
 
 BY_PATTERN, BY_NAME = 1, 3
 HOW = ("", "pattern", "arguments", "name", "annotation", "operator")
@@ -257,12 +241,11 @@ class Communication:
     def recognized_by(self) -> Ints:
         """Return for each event how it was recognized as communication, an index of `HOW`. [event]"""
         found = np.zeros(len(self.trace), np.int64)
-        for how, mask in enumerate((self._by_user, self._by_arguments, self._by_name), start=1):
-            found[(found == 0) & mask] = how
-        if not self._on_device.any():
-            return found
-        for how, mask in ((4, self._by_annotation()), (5, self._by_operator())):
-            found[(found == 0) & mask] = how
+        masks = [self._by_user(), self._by_arguments(), self._roles(*COMMUNICATING)]
+        if self._on_device.any():
+            masks += [self._by_annotation(), self._by_operator()]
+        for how in range(len(masks), 0, -1):  # so that the first of several counts
+            found[masks[how - 1]] = how
         return found
 
     @cached_property
@@ -280,22 +263,14 @@ class Communication:
     def _on_device(self) -> Mask:
         return self.trace.of_kind(EventKind.KERNEL, EventKind.COPY)
 
-    @cached_property
     def _by_user(self) -> Mask:
         found = np.zeros(len(self.trace), np.bool_)
         for pattern in self.patterns:
             found |= self.trace.named(pattern)
         return found & self._on_device
 
-    @cached_property
     def _by_arguments(self) -> Mask:
-        found = np.zeros(len(self.trace), np.bool_)
-        found[list(self.trace.collectives)] = True
-        return found & self._on_device
-
-    @cached_property
-    def _by_name(self) -> Mask:
-        return self._roles(KernelRole.COMMUNICATES, KernelRole.BOTH)
+        return self._on_device & np.isin(np.arange(len(self.trace)), list(self.trace.collectives))
 
     def _roles(self, *roles: KernelRole) -> Mask:
         kernels = self.trace.of_kind(EventKind.KERNEL)
@@ -358,10 +333,7 @@ class Communication:
         return inner, in_symmetric
 
     def _by_external_id(self, events: Ints) -> Ints:
-        """Return the operators that events without a launch name by their number, -1 for none.
-
-        Older versions write the correlation number in place of it.
-        """
+        """Return operators by the events' numbers, else -1: older versions write the correlation there."""
         trace = self.trace
         operators = np.flatnonzero(self._hosts & (trace.external_id >= 0))
         found = having(operators, trace.external_id[operators], trace.external_id[events])

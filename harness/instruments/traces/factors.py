@@ -1,10 +1,8 @@
-"""Factors from the datasheet's time to the observed one, after Chopper (arXiv 2512.08242).
+"""The shares of a step, and factors from a datasheet's time to the observed one (Chopper, arXiv 2512.08242).
 
 theoretical time = model FLOP / peak. Times instruction, utilisation, overlap and frequency it is the time of
 the kernels. Each further factor adds what the step spends without computing: (time so far + share) / time so
 far. So the product is the observed time. What nobody can give is merged into one factor that names it.
-
-The shares of a step: what each rank's time went to, as whole nanoseconds that sum to the step.
 
 Layers: an event belongs to the innermost module that runs on the host when the event is launched; one of the
 backward pass to that of the forward operator with its sequence number.
@@ -12,7 +10,7 @@ backward pass to that of the forward operator with its sequence number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,11 +19,8 @@ from harness.instruments.traces.activity import BACKWARD, PHASES, Activity
 from harness.instruments.traces.segments import STATE_NAMES, Segments, State
 from harness.instruments.traces.trace import EventKind, Ints, covered_ns, having
 
-MODULE = "nn.Module: "
-"""How Kineto calls modules, with with_stack=True and with_modules=True."""
-
-ANNOTATED = r"(?i)^(layers?|blocks?|h)[._ #]?\d+$"
-"""Annotations of layers: layers.3, block 3, layer_3."""
+MODULE = "nn.Module: "  # how Kineto calls modules, with with_stack=True and with_modules=True
+ANNOTATED = r"(?i)^(layers?|blocks?|h)[._ #]?\d+$"  # layers.3, block 3, layer_3
 
 
 def layer_names(activity: Activity) -> tuple[Ints, tuple[str, ...]]:
@@ -52,10 +47,7 @@ def _backward(activity: Activity, layer: Ints) -> Ints:
 
 
 class TimeShare(NamedTuple):
-    """A part of every step.
-
-    `detail` says more of the state: the collective, the rank that is waited for, the kind of copy.
-    """
+    """A part of every step; `detail`: the collective, the rank that is waited for, the kind of copy."""
 
     state: State
     detail: str
@@ -129,13 +121,14 @@ def _by_step(
 
 def _details(activity: Activity, cut: Segments) -> tuple[list[str], Ints]:
     """Return texts, and which of them says more of each segment's state. [segment]"""
+    trace = activity.trace
     communicates = cut.state == State.COMMUNICATION
     copies = cut.state == State.COPYING
     waits = cut.state == State.WAITING_FOR_RANK
     texts, label = [""], np.zeros(len(cut.state), np.int64)
     for chosen, text, keys in (
         (communicates, activity.collective, cut.event[communicates]),
-        (copies, activity.copy_name, activity.trace.name_of[cut.event[copies]]),
+        (copies, lambda event: trace.name(event).partition("(")[0].strip(), trace.name_of[cut.event[copies]]),
     ):
         more, code = _labels(cut.event[chosen], text, keys)
         label[chosen] = code + len(texts)
@@ -163,8 +156,7 @@ def _labels(events: Ints, text: Callable[[int], str], keys: Ints) -> tuple[list[
     return texts, np.array([place[one] for one in by_key], np.int64)[code]
 
 
-OF_KERNELS = ("instruction", "utilisation", "overlap", "frequency")
-"""Factors of the kernels' time, in Chopper's order."""
+OF_KERNELS = ("instruction", "utilisation", "overlap", "frequency")  # in Chopper's order
 
 HOW_TO_GET = {
     "theoretical": "give model_FLOP (per step and device) and the peak in FLOP/s",
@@ -232,37 +224,25 @@ def factors(
         return Factors("observed, as nothing computes", step_s, (), ("factors: nothing computes",))
     given = {name: known[name] for name in OF_KERNELS if name in known}
     missing = [name for name in OF_KERNELS if name not in known]
-    base_name = "theoretical"
     if model_FLOP and peak_FLOP_per_s:
-        base_s = model_FLOP / peak_FLOP_per_s
+        base_name, base_s = "theoretical", model_FLOP / peak_FLOP_per_s
     else:
         missing.insert(0, "theoretical")
         base_s = computing_s / float(np.prod(list(given.values())))
         base_name = f"computing, with {', '.join(missing)}"
-    chain = list(_chain(shares, base_s, given, computing_s, missing))
-    named = tuple(f"{name}: {HOW_TO_GET[name]}" for name in missing)
-    return Factors(base_name, base_s, tuple(chain), named)
-
-
-def _chain(
-    shares: Sequence[TimeShare],
-    base_s: float,
-    given: Mapping[str, float],
-    computing_s: float,
-    missing: Sequence[str],
-) -> Iterator[Factor]:
-    time_s = base_s
+    chain, time_s = [], base_s
     for name, value in given.items():
         time_s *= value
-        yield Factor(name, value, time_s)
+        chain.append(Factor(name, value, time_s))
     if "theoretical" not in missing:
         rest = f"not separated: {', '.join(missing)}" if missing else "unexplained"
-        yield Factor(rest, computing_s / time_s, computing_s)
+        chain.append(Factor(rest, computing_s / time_s, computing_s))
     time_s = computing_s
     for state, name in ADDED.items():
-        longer_s = time_s + time_in(shares, state)
-        yield Factor(name, longer_s / time_s, longer_s)
-        time_s = longer_s
+        before_s, time_s = time_s, time_s + time_in(shares, state)
+        chain.append(Factor(name, time_s / before_s, time_s))
+    named = tuple(f"{name}: {HOW_TO_GET[name]}" for name in missing)
+    return Factors(base_name, base_s, tuple(chain), named)
 
 
 def overlap_factor(activity: Activity) -> float | None:
@@ -274,7 +254,7 @@ def overlap_factor(activity: Activity) -> float | None:
     trace = activity.trace
     events = np.flatnonzero(activity.computing & ~activity.fused)
     length_ns = trace.end_ns[events] - trace.start_ns[events]
-    communicate = activity.trace.pieces(activity.communication)
+    communicate = trace.pieces(activity.communication)
     if not len(communicate.start_ns):
         return 1.0
     covered = covered_ns(communicate, trace.start_ns[events], trace.end_ns[events])
@@ -286,8 +266,7 @@ def overlap_factor(activity: Activity) -> float | None:
         low, high = one & (overlap <= FREE), one & (overlap >= BUSY)
         if low.any() and high.any():
             slowed = float(np.median(length_ns[high]) / max(np.median(length_ns[low]), 1))
-            total = float(length_ns[one].sum())
-            share = float(length_ns[high].sum()) / total
-            spent_ns += total
-            alone_ns += total * (1 - share) + total * share / max(slowed, 1.0)
+            total_ns, overlapped_ns = float(length_ns[one].sum()), float(length_ns[high].sum())
+            spent_ns += total_ns
+            alone_ns += total_ns - overlapped_ns + overlapped_ns / max(slowed, 1.0)
     return spent_ns / alone_ns if alone_ns else None

@@ -35,21 +35,14 @@ from harness.instruments.traces.trace import (
 
 SUFFIXES = (".json", ".json.gz")
 
-MOST_us = Decimal(2) ** 52
-"""Longest time that is read, in microseconds: 142 years, which int64 has room for in nanoseconds."""
-
+MOST_us = Decimal(2) ** 52  # 142 years, which int64 has room for in nanoseconds
 _Plain = str | int | float | None
-NUMBERS = (Decimal, int)
-"""Types of a number that was read; no bool."""
-
-LARGEST = 2**63
-"""Whole numbers are below it."""
+NUMBERS = (Decimal, int)  # types of a number that was read; no bool
+LARGEST = 2**63  # whole numbers are below it
 _NO_RAW = msgspec.Raw(b"")
 
 
 class _Args(msgspec.Struct, gc=False):
-    """The arguments of an event that a column needs."""
-
     correlation: Any = None
     external_id: Any = msgspec.field(default=None, name="External id")
     sequence: Any = msgspec.field(default=None, name="Sequence number")
@@ -67,8 +60,6 @@ class _Args(msgspec.Struct, gc=False):
 
 
 class _Event(msgspec.Struct, gc=False):
-    """One entry of traceEvents."""
-
     ph: _Plain = ""
     name: _Plain = ""
     cat: _Plain = ""
@@ -80,8 +71,6 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class _Document(msgspec.Struct):
-    """The file."""
-
     traceEvents: list[_Event] | None = None
     distributedInfo: Any = None
     deviceProperties: Any = None
@@ -147,12 +136,11 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed(path: Path, content: bytes) -> _Document:
-    if content.lstrip()[:1] not in (b"{", b"["):
-        raise TraceError(
-            f"{path}: is not JSON but perhaps a report of Nsight or another tool; {HOW_TO_RECORD}"
-        )
-    if content.lstrip()[:1] == b"[":
-        raise TraceError(f"{path}: is a list of events without a header, of another tool; {HOW_TO_RECORD}")
+    first = content.lstrip()[:1]
+    if first != b"{":
+        other = "not JSON but perhaps a report of Nsight or another tool"
+        other = "a list of events without a header, of another tool" if first == b"[" else other
+        raise TraceError(f"{path}: is {other}; {HOW_TO_RECORD}")
     try:
         return msgspec.json.Decoder(_Document, float_hook=Decimal).decode(content)
     except msgspec.ValidationError as error:
@@ -181,9 +169,8 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         raise TraceError(f"{path}: baseTimeNanoseconds is out of range; record the trace again")
     rows = np.frombuffer(table.rows, np.int64).reshape(-1, len(COLUMNS))
     order = np.lexsort((-rows[:, 1], rows[:, 0]))
-    columns = dict(zip(COLUMNS, np.ascontiguousarray(rows[order].T), strict=True))
-    columns["start_ns"] += base_ns
-    columns["end_ns"] += base_ns
+    table_T = np.ascontiguousarray(rows[order].T)
+    table_T[:2] += base_ns
     place = np.argsort(order)
     tracks = [(_text(process), _text(thread)) for process, thread in table.tracks]
     trace = RankTrace(
@@ -191,10 +178,10 @@ def _columns(path: Path, document: _Document) -> RankTrace:
         rank=rank,
         world_size=world_size,
         host=_text(document.host_name),
-        devices=_devices(document.deviceProperties),
+        devices=tuple(_text(one.get("name")) for one in _dicts(document.deviceProperties)),
         names=tuple(map(_text, table.names)),
         tracks=tuple(Track(*track, table.track_names.get(track, "")) for track in tracks),
-        **columns,
+        **dict(zip(COLUMNS, table_T, strict=True)),
         collectives={int(place[at]): call for at, call in table.collectives.items()},
         process_groups=groups,
         unread=frozenset(table.unread),
@@ -204,7 +191,6 @@ def _columns(path: Path, document: _Document) -> RankTrace:
 
 
 def _taken(document: _Document) -> Iterator[_Event]:
-    """Yield each event and let go of it."""
     events = document.traceEvents or []
     document.traceEvents = None
     events.reverse()
@@ -278,36 +264,27 @@ class _Table:
 
     def _nanoseconds(self, event: _Event, time_us: Any) -> int:
         """Return a time in nanoseconds; raises TraceError where it is no number or out of range."""
+        time = f"{self.path}: a time of {_shown(event.name)} is"
         if type(time_us) not in NUMBERS:
             shown = shortened(repr(time_us), 40)
-            raise TraceError(
-                f"{self.path}: a time of {_shown(event.name)} is {shown}, which is not a number of "
-                f"microseconds; {HOW_TO_RECORD}"
-            )
+            raise TraceError(f"{time} {shown}, which is not a number of microseconds; {HOW_TO_RECORD}")
         if not -MOST_us < time_us < MOST_us:
-            raise TraceError(
-                f"{self.path}: a time of {_shown(event.name)} is out of range "
-                f"({shortened(str(time_us), 40)} microseconds); record the trace again"
-            )
+            shown = shortened(str(time_us), 40)
+            raise TraceError(f"{time} out of range ({shown} microseconds); record the trace again")
         return int(time_us * 1000)
 
 
 def _collective(args: _Args) -> CollectiveCall:
     described = _text(args.description)
-    return CollectiveCall(
-        operation=_text(args.collective),
-        group=described if described not in ("", "undefined") else _text(args.group),
-        ranks=_text(args.ranks),
-        sequence=_integer(args.seq, -1),
-    )
+    group = described if described not in ("", "undefined") else _text(args.group)
+    return CollectiveCall(_text(args.collective), group, _text(args.ranks), _integer(args.seq, -1))
 
 
 def _distributed(path: Path, info: Any) -> tuple[int, int, dict[str, tuple[int, ...]]]:
     """Return rank, world size and process groups; of a trace without them, from the file's name."""
     if isinstance(info, dict) and "rank" in info:
-        groups = info.get("pg_config") or []
-        listed = [one for one in groups if isinstance(one, dict)] if isinstance(groups, list) else []
-        names = {_text(one.get("pg_desc") or one.get("pg_name")): _ranks(one.get("ranks")) for one in listed}
+        groups = _dicts(info.get("pg_config"))
+        names = {_text(one.get("pg_desc") or one.get("pg_name")): _ranks(one.get("ranks")) for one in groups}
         return _integer(info["rank"], 0), max(_integer(info.get("world_size"), 1), 1), names
     found = re.search(r"rank[-_]?(\d+)", path.name)
     return (int(found[1]) if found else 0), 1, {}
@@ -317,23 +294,19 @@ def _ranks(value: Any) -> tuple[int, ...]:
     return tuple(one for one in value if isinstance(one, int)) if isinstance(value, list) else ()
 
 
-def _devices(properties: Any) -> tuple[str, ...]:
-    listed = properties if isinstance(properties, list) else []
-    return tuple(_text(one.get("name")) for one in listed if isinstance(one, dict))
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _integer(value: Any, otherwise: int) -> int:
     """Return a whole number that int64 has room for, else `otherwise`."""
-    if value is None:
+    if value is None or (isinstance(value, Decimal) and not abs(value) < LARGEST):
         return otherwise
-    if type(value) is not int:
-        if isinstance(value, Decimal) and not abs(value) < LARGEST:
-            return otherwise
-        try:
-            value = int(value)
-        except (TypeError, ValueError, OverflowError):
-            return otherwise
-    return value if -LARGEST < value < LARGEST else otherwise
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return otherwise
+    return number if -LARGEST < number < LARGEST else otherwise
 
 
 def _shown(name: Any) -> str:

@@ -1,11 +1,8 @@
 """A breakdown as tables of text, and as a file for Perfetto.
 
-Names are shortened in the middle where they do not fit.
-
-The critical path says which rank the others depend on at each time of a step. The file is in Chrome's JSON
-format, which ui.perfetto.dev and chrome://tracing open. Clocks are aligned as in the breakdown.
-
-Its tracks are the events of each rank, the states of each rank, and the critical path over ranks.
+The file is in Chrome's JSON format, which ui.perfetto.dev and chrome://tracing open. Its tracks are the
+events of each rank, the states of each rank, and the critical path: which rank the others depend on at each
+time of a step. Clocks are aligned as in the breakdown.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import gzip
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,9 +34,7 @@ class TraceTable(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-LEAST_NAME = 24
-"""Characters of the first column, at least."""
-
+LEAST_NAME = 24  # characters of the first column, at least
 GAP = "  "
 
 
@@ -49,10 +44,7 @@ def terminal_width() -> int:
 
 
 def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return a table as lines of at most `width` characters.
-
-    The first column is text. Columns that do not fit follow below, with the first column again.
-    """
+    """Return a table as lines of a width; columns that do not fit follow below, with the first one again."""
     heads = [head[0], *(_narrow(name, [row[i] for row in rows]) for i, name in enumerate(head) if i)]
     sizes = [
         max(len(line) for cell in (heads[i], *(row[i] for row in rows)) for line in cell.split("\n"))
@@ -68,10 +60,7 @@ def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> li
 
 
 def shortened_name(name: str, length: int) -> str:
-    """Return a name of at most so many characters.
-
-    Parameters go first, then the middle of the template arguments, then the middle of all.
-    """
+    """Return a short name: without parameters, then the middle of template arguments, then of all."""
     if len(name) > length:
         name, _ = _without(name, "()")
     if len(name) > length:
@@ -84,9 +73,7 @@ def shortened_name(name: str, length: int) -> str:
 def _without(name: str, brackets: str) -> tuple[str, str]:
     """Return a name with an ellipsis for what its outermost brackets contain, and that of the first ones."""
     opening, closing = brackets[0], brackets[1]
-    shown: list[str] = []
-    contents: list[str] = []
-    depth = 0
+    shown, contents, depth = list[str](), list[str](), 0
     for letter in name:
         depth -= int(letter == closing and depth > 0)
         if depth:
@@ -131,37 +118,25 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-ROWS = 15
-"""Rows of work that are shown."""
+ROWS = 15  # rows of work that are shown
 
 
 def tables(of: Breakdown) -> list[TraceTable]:
-    """Return the shares, the factors, the ranks where there are several, and the largest parts.
-
-    Names are whole. Communication on a device has a table of its kernels.
-    """
-    found = [share_table(of), factor_table(of)]
-    if len(of.ranks) > 1:
-        found.append(rank_table(of))
-    found.append(work_table(of))
-    return [*found, *([communication_table(of)] if of.ranks[0].activity.on_device.under_way.any() else [])]
-
-
-def share_table(of: Breakdown) -> TraceTable:
-    """Return the shares of the step; they sum to it."""
-    rows = [(share.name, _ms(share.mean_s), _percent(share.mean_s / of.step_s)) for share in of.shares]
-    return TraceTable("Shares of the step", ("Share", "ms", "%"), [*rows, ("sum", _ms(of.step_s), "100.0")])
+    """Return shares, factors, ranks, the largest parts and communication on a device, names whole."""
+    shares = [(one.name, _ms(one.mean_s), _percent(one.mean_s / of.step_s)) for one in of.shares]
+    shares.append(("sum", _ms(of.step_s), "100.0"))
+    factors = [(of.factors.base_name, "", _ms(of.factors.base_s))]
+    factors += [(one.name, f"× {one.value:.3f}", _ms(one.time_s)) for one in of.factors.factors]
+    return [
+        TraceTable("Shares of the step", ("Share", "ms", "%"), shares),
+        TraceTable("Factors to the observed time", ("Factor", "", "ms"), factors),
+        *([_rank_table(of)] if len(of.ranks) > 1 else []),
+        _work_table(of),
+        *([_communication_table(of)] if of.ranks[0].activity.on_device.under_way.any() else []),
+    ]
 
 
-def factor_table(of: Breakdown) -> TraceTable:
-    """Return the factors; each row has the time up to and with its factor."""
-    rows = [(of.factors.base_name, "", _ms(of.factors.base_s))]
-    rows += [(one.name, f"× {one.value:.3f}", _ms(one.time_s)) for one in of.factors.factors]
-    return TraceTable("Factors to the observed time", ("Factor", "", "ms"), rows)
-
-
-def rank_table(of: Breakdown) -> TraceTable:
-    """Return the states of each rank in percent of its step."""
+def _rank_table(of: Breakdown) -> TraceTable:
     states = [state for state in State if of.share_of(state) > 0]
     rows = [
         (f"rank {one.rank}", _ms(one.step_s), *(_percent(one.share_of(state)) for state in states))
@@ -170,7 +145,7 @@ def rank_table(of: Breakdown) -> TraceTable:
     return TraceTable("Ranks", ("Rank", "ms", *(f"{STATE_NAMES[state]}, %" for state in states)), rows)
 
 
-def work_table(of: Breakdown) -> TraceTable:
+def _work_table(of: Breakdown) -> TraceTable:
     """Return the largest parts by phase, layer and operation; idle time precedes its operation."""
     rows = [
         (
@@ -183,11 +158,8 @@ def work_table(of: Breakdown) -> TraceTable:
     return TraceTable("Largest parts", ("Work", "State", "%"), rows)
 
 
-def communication_table(of: Breakdown) -> TraceTable:
-    """Return the kernels of the first rank that communicate, and how each was recognized.
-
-    Their times are sums of durations: kernels that run at the same time count each.
-    """
+def _communication_table(of: Breakdown) -> TraceTable:
+    """Return the first rank's kernels that communicate and how each was recognized; times are summed."""
     rank = of.ranks[0]
     trace, how = rank.activity.trace, rank.activity.on_device.recognized_by
     events = np.flatnonzero((how > 0) & np.isin(rank.activity.step_at(trace.start_ns), rank.chosen))
@@ -204,7 +176,6 @@ def communication_table(of: Breakdown) -> TraceTable:
 
 
 def _known_by(activity: Activity, event: int) -> str:
-    """Return by what a kernel was recognized, and whether it computes, too."""
     how = int(activity.on_device.recognized_by[event])
     family = recognized(activity.trace.name(event)).family if how == BY_NAME else None
     known = f"name, {family.library}" if family else HOW[how]
@@ -255,27 +226,20 @@ def critical_path(of: Breakdown, step: int) -> tuple[PathPart, ...]:
 
 def _waits_at(of: Breakdown, rank: int, step: int) -> list[tuple[int, int]]:
     """Return when each wait of a rank in the step ends, and for which rank it waited."""
-    one = of.ranks[rank]
-    cut = one.segments
-    chosen = (cut.step == one.chosen[step]) & (cut.state == State.WAITING_FOR_RANK)
+    cut = of.ranks[rank].segments
+    chosen = (cut.step == of.ranks[rank].chosen[step]) & (cut.state == State.WAITING_FOR_RANK)
     ends_ns = cut.end_ns[chosen] - of.matching.offsets_ns[rank]
     return list(zip(ends_ns.tolist(), np.asarray(cut.slower_rank[chosen]).tolist(), strict=True))
 
 
 OWN_TRACKS = {
-    State.COMPUTING: "computing",
-    State.COMMUNICATION: "exposed communication",
-    State.COPYING: "copies",
-    State.PREPARING: "gaps",
-    State.CALLING: "gaps",
-    State.WAITING_FOR_DATA: "waiting",
-    State.WAITING_FOR_RANK: "waiting",
-    State.IDLE: "gaps",
+    **{state: STATE_NAMES[state] for state in (State.COMPUTING, State.COMMUNICATION, State.COPYING)},
+    **dict.fromkeys((State.PREPARING, State.CALLING, State.IDLE), "gaps"),
+    **dict.fromkeys((State.WAITING_FOR_DATA, State.WAITING_FOR_RANK), "waiting"),
 }
 """State -> the track that shows it."""
 
-PER_RANK = 1_000_000
-"""Process numbers of one rank: that of the rank times this, plus a process."""
+PER_RANK = 1_000_000  # process numbers of one rank: that of the rank times this, plus a process
 
 
 def write_perfetto(of: Breakdown, path: Path) -> None:
@@ -284,14 +248,11 @@ def write_perfetto(of: Breakdown, path: Path) -> None:
     encode = msgspec.json.Encoder().encode
     with gzip.open(path, "wb", compresslevel=4) if path.suffix == ".gz" else path.open("wb") as file:
         file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
-        before = b""
-        for rank, offset_ns in zip(of.ranks, of.matching.offsets_ns, strict=True):
-            for event in _events(rank, offset_ns + origin_ns):
-                file.write(before + encode(event))
-                before = b",\n"
-        if len(of.ranks) > 1:
-            for event in _path_track(of, origin_ns):
-                file.write(before + encode(event))
+        each = zip(of.ranks, of.matching.offsets_ns, strict=True)
+        tracks = [_events(rank, offset_ns + origin_ns) for rank, offset_ns in each]
+        tracks += [_path_track(of, origin_ns)] if len(of.ranks) > 1 else []
+        for number, event in enumerate(chain.from_iterable(tracks)):
+            file.write((b",\n" if number else b"") + encode(event))
         file.write(b"\n]}\n")
 
 

@@ -76,9 +76,8 @@ class Segments:
 def segments(activity: Activity, waits: Mapping[int, Wait] | None = None) -> Segments:
     """Return the states of a rank in its steps; `waits` has the waiting by event of communication."""
     trace, waits = activity.trace, waits or {}
-    compute = activity.trace.pieces(activity.computing)
-    communicate = activity.trace.pieces(activity.communication)
-    copy = activity.trace.pieces(activity.copying)
+    kinds = (activity.computing, activity.communication, activity.copying)
+    compute, communicate, copy = map(trace.pieces, kinds)
     on_device = activity.computing | activity.communication | activity.copying
     until_ns = np.array([wait.until_ns for wait in waits.values()], np.int64)
     calls_ns = trace.start_ns[trace.launch_of[trace.launch_of >= 0]]
@@ -99,7 +98,6 @@ def segments(activity: Activity, waits: Mapping[int, Wait] | None = None) -> Seg
 
 
 def _cut(activity: Activity, bounds: list[Ints]) -> tuple[Ints, Ints, Ints]:
-    """Return the intervals between all bounds within the steps: start, end, step."""
     at = np.unique(np.concatenate([*bounds, activity.edges_ns.ravel()]))
     start_ns, end_ns, step = at[:-1], at[1:], activity.step_at(at[:-1])
     kept = step >= 0
@@ -110,9 +108,7 @@ def _next_event(activity: Activity, on_device: Mask, at_ns: Ints) -> Ints:
     """Return the next event of the device that starts at or after each instant, -1 where there is none."""
     events = np.flatnonzero(on_device)
     at = np.searchsorted(activity.trace.start_ns[events], at_ns)
-    found = np.full(len(at_ns), -1, np.int64)
-    found[at < len(events)] = events[at[at < len(events)]]
-    return found
+    return np.append(events, -1)[at]
 
 
 def _idle_states(activity: Activity, at_ns: Ints, following: Ints) -> Ints:
@@ -140,13 +136,11 @@ def _apply_waits(waits: Mapping[int, Wait], start_ns: Ints, states: Ints, events
 
 
 def _joined(cut: Segments) -> Segments:
-    """Return the same states with equal neighbours as one segment."""
     if not len(cut.start_ns):
         return cut
+    columns = (cut.state, cut.event, cut.slower_rank, cut.step)
     same = cut.end_ns[:-1] == cut.start_ns[1:]
-    for column in (cut.state, cut.event, cut.slower_rank, cut.step):
+    for column in columns:
         same &= column[:-1] == column[1:]
-    first = np.concatenate(([True], ~same))
-    last = np.concatenate((~same, [True]))
-    rest = (column[first] for column in (cut.state, cut.event, cut.slower_rank, cut.step))
-    return Segments(cut.start_ns[first], cut.end_ns[last], *rest)
+    first, last = np.append(True, ~same), np.append(~same, True)
+    return Segments(cut.start_ns[first], cut.end_ns[last], *(column[first] for column in columns))

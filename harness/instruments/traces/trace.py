@@ -20,8 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 HOW_TO_RECORD = "record it with torch.profiler.profile(...) and prof.export_chrome_trace(path)"
-"""What a user does to get a trace that can be read."""
-
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -105,7 +103,7 @@ class RankTrace:
         """Return which events have a name in which the regular expression is found. [event]"""
         search = re.compile(pattern).search
         found = np.fromiter((search(name) is not None for name in self.names), bool, len(self.names))
-        return found[self.name_of] if len(self.names) else np.zeros(0, bool)
+        return found[self.name_of]
 
     @cached_property
     def has_device(self) -> bool:
@@ -132,22 +130,19 @@ class RankTrace:
         return pieces(self.start_ns[at], self.end_ns[at], at)
 
     def around(self, marks: Mask, events: Ints, inner: bool = False) -> Ints:
-        """Return in which of the marked events each one begins on its track, -1 for none. [events]
-
-        That is the outermost, or the innermost of nested ones. An event of -1 begins in none.
-        """
+        """Return the outermost or innermost marked event around each on its track, -1 for none. [events]"""
         known = np.maximum(events, 0)
         track = np.where(events >= 0, self.track_of[known], -1)
         found = np.full(len(events), -1, np.int64)
         for one in np.unique(self.track_of[marks]):
             here, of_track = np.flatnonzero(track == one), marks & (self.track_of == one)
             at_ns = self.start_ns[known[here]]
-            if inner:
-                nested = np.flatnonzero(of_track)
-                place = innermost(self.start_ns[nested], self.end_ns[nested], at_ns)
-                found[here] = np.where(place >= 0, nested[place], -1)
-            else:
+            if not inner:
                 found[here] = owners(self.pieces(of_track), at_ns)
+                continue
+            nested = np.flatnonzero(of_track)
+            place = innermost(self.start_ns[nested], self.end_ns[nested], at_ns)
+            found[here] = np.where(place >= 0, nested[place], -1)
         return found
 
 
@@ -187,9 +182,7 @@ ENDINGS = {
 }
 """How categories of accelerators end, after the accelerator's name."""
 
-HOST_RUNTIMES = ("glow_runtime",)
-"""Categories with such an ending that launch nothing on a device."""
-
+HOST_RUNTIMES = ("glow_runtime",)  # categories with such an ending that launch nothing on a device
 NO_WORK = ("trace", "overhead", "sync", "event", "range", "insight", "counters", "runtime")
 """How categories end that have a stream and do no work: waits (cuda_sync), and overhead of the profiler."""
 
@@ -198,8 +191,7 @@ ON_DEVICE = (EventKind.KERNEL, EventKind.COPY)
 COPY_BY_NAME = re.compile(r"^(dma_|(hip)?mem(cpy|set)\b)", re.IGNORECASE)
 """Kernels of accelerators without a category of their own for copies (MTIA)."""
 
-WAIT_BY_NAME = re.compile(r"^event_(wait|record)$")
-"""Entries on a stream of MTIA in which the device waits for another stream, or marks a time."""
+WAIT_BY_NAME = re.compile(r"^event_(wait|record)$")  # of MTIA's streams: waits for others, or marks
 
 
 @cache
@@ -239,17 +231,12 @@ class OwnedTimes(NamedTuple):
         return int(np.sum(self.end_ns - self.start_ns))
 
 
-NOTHING = OwnedTimes(*(np.zeros(0, np.int64) for _ in range(3)))
-
-
 def pieces(start_ns: Ints, end_ns: Ints, owner: Ints) -> OwnedTimes:
     """Return the union of intervals as disjoint pieces, each owned by the interval that started first."""
-    if not len(start_ns):
-        return NOTHING
     order = np.lexsort((-end_ns, start_ns))
     start_ns, end_ns, owner = start_ns[order], end_ns[order], owner[order]
     busy_until = np.maximum.accumulate(end_ns)
-    begin = np.maximum(start_ns, np.concatenate(([start_ns[0]], busy_until[:-1])))
+    begin = np.maximum(start_ns, np.concatenate((start_ns[:1], busy_until[:-1])))
     kept = begin < end_ns
     return OwnedTimes(begin[kept], end_ns[kept], owner[kept])
 
@@ -270,7 +257,6 @@ def covered_ns(of: OwnedTimes, start_ns: Ints, end_ns: Ints) -> Ints:
 
 
 def _before(of: OwnedTimes, at_ns: Ints) -> Ints:
-    """Return how much of the pieces is before each instant."""
     total = np.concatenate(([0], np.cumsum(of.end_ns - of.start_ns)))
     at = np.searchsorted(of.start_ns, at_ns, side="right")
     last = np.maximum(at - 1, 0)

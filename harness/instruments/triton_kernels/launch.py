@@ -41,11 +41,8 @@ TO_LLVM = (
     "convert-math-to-libm,finalize-memref-to-llvm,convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,"
     "reconcile-unrealized-casts)"
 )
-UNUSED = 2
-"""Arguments that the tool puts before a kernel's own: a lock and a workspace, which nothing here uses."""
-
-GRID = 6
-"""Arguments that it puts behind: the numbers of programs along three axes, and the program's own place."""
+UNUSED = 2  # arguments that the tool puts before a kernel's own: a lock and a workspace
+GRID = 6  # arguments that it puts behind: the programs along three axes, and the own place
 
 
 class MachineCode:
@@ -65,9 +62,9 @@ class MachineCode:
         context.allow_unregistered_dialects = True
         try:
             with context, ir.Location.unknown():
-                module = ir.Module.parse(over_a_range(upgraded(linalg)))
+                module = ir.Module.parse(_over_a_range(_replaced(linalg, UPGRADES)))
                 PassManager.parse(TO_BUFFERS).run(module.operation)
-                module = ir.Module.parse(with_linalg_copies(str(module)))
+                module = ir.Module.parse(_replaced(str(module), LINALG_COPIES))
                 PassManager.parse(TO_LLVM).run(module.operation)
                 self._engine = ExecutionEngine(module, opt_level=3)
                 self._entry: Any = self._engine.lookup("over_a_range")
@@ -110,30 +107,28 @@ def _argument(value: Tensor | int | float) -> Any:
     return ctypes.c_float(value) if isinstance(value, float) else ctypes.c_int32(value)
 
 
-def upgraded(text: str) -> str:
-    """Return the tool's text in the syntax of torch-mlir's MLIR, without places and others' attributes."""
-    text = re.sub(r"^#loc.*\n", "", text, flags=re.MULTILINE)
-    text = re.sub(r" loc\((?:[^()]|\([^()]*\))*\)$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"\{hivm\.[a-z_]+\}", "", text)
-    text = re.sub(r" \{tt\.[^}]*\}", "", text)
-    return re.sub(
-        r"(bufferization\.to_tensor .*? : )memref<([^>]*)>$",
-        r"\1memref<\2> to tensor<\2>",
-        text,
-        flags=re.MULTILINE,
-    )
+UPGRADES = {
+    r"^#loc.*\n": "",
+    r" loc\((?:[^()]|\([^()]*\))*\)$": "",
+    r"\{hivm\.[a-z_]+\}": "",
+    r" \{tt\.[^}]*\}": "",
+    r"(bufferization\.to_tensor .*? : )memref<([^>]*)>$": r"\1memref<\2> to tensor<\2>",
+}
+"""Make the tool's text one in the syntax of torch-mlir's MLIR, without places and others' attributes."""
+
+LINALG_COPIES = {
+    r"memref\.copy (%\w+), (%\w+) : (memref<.*>) to (memref<.*>)": r"linalg.copy ins(\1 : \3) outs(\2 : \4)"
+}
+"""linalg's copies, since MLIR's own call a library that the package lacks."""
 
 
-def with_linalg_copies(text: str) -> str:
-    """Return the text with linalg's copies, since MLIR's own call a library that the package lacks."""
-    return re.sub(
-        r"memref\.copy (%\w+), (%\w+) : (memref<.*>) to (memref<.*>)",
-        r"linalg.copy ins(\1 : \3) outs(\2 : \4)",
-        text,
-    )
+def _replaced(text: str, patterns: Mapping[str, str]) -> str:
+    for pattern, by in patterns.items():
+        text = re.sub(pattern, by, text, flags=re.MULTILINE)
+    return text
 
 
-def over_a_range(text: str) -> str:
+def _over_a_range(text: str) -> str:
     """Return the module with a function `over_a_range`, whose last two arguments are a range of programs."""
     found = re.search(r"func\.func @(\w+)\((.*)\) attributes", text)
     if found is None:
@@ -177,11 +172,6 @@ TYPES = {
 _active = False
 
 
-def is_compiling_on_cpu() -> bool:
-    """Return whether kernels on CPU tensors are compiled."""
-    return _active
-
-
 @contextmanager
 def compiled_on_cpu() -> Iterator[None]:
     """Let `launch` compile kernels on CPU tensors inside the block."""
@@ -194,22 +184,17 @@ def compiled_on_cpu() -> Iterator[None]:
 
 
 def run_compiled(function: Any, grid: Any, arguments: Sequence[Any], constexprs: Mapping[str, Any]) -> None:
-    """Run a `@triton.jit` function once per point of `grid`, by as many threads as torch has.
-
-    Raises what `targets.lowered` and `MachineCode` raise, and TypeError for an argument of another kind.
-    """
+    """Run a `@triton.jit` function per point of `grid`, by torch's threads; raises TypeError, `lowered`'s."""
     names = function.arg_names
     constants = {names[i] for i in function.constexprs}
     given = {**dict(zip(names, arguments, strict=False)), **constexprs}
-    fixed = {name: value for name, value in given.items() if name in constants}
-    own = {name: value for name, value in given.items() if name not in constants}
-    signature = {name: kind_of(value) for name, value in own.items()}
-    program = _program(function, tuple(signature.items()), tuple(fixed.items()))
+    fixed = tuple((name, value) for name, value in given.items() if name in constants)
+    own = {name: given[name] for name in names if name in given and name not in constants}
+    program = _program(function, tuple((name, _kind_of(value)) for name, value in own.items()), fixed)
     shape = grid(given) if callable(grid) else grid
     x, y, z = (*shape, 1, 1)[:3]
     total, threads = x * y * z, torch.get_num_threads()
-    ordered = [own[name] for name in names if name in own]
-    share = -(-total // threads)
+    ordered, share = list(own.values()), -(-total // threads)
     ranges = [(begin, min(begin + share, total)) for begin in range(0, total, share)]
     if len(ranges) == 1:
         program.run(ordered, (x, y, z), *ranges[0])
@@ -219,7 +204,7 @@ def run_compiled(function: Any, grid: Any, arguments: Sequence[Any], constexprs:
         one.result()
 
 
-def kind_of(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     """Return an argument's type as Triton names it; raises TypeError for one that has none here."""
     if isinstance(value, Tensor) and value.dtype in TYPES:
         return TYPES[value.dtype]
@@ -230,9 +215,7 @@ def kind_of(value: Any) -> str:
     raise TypeError(f"a compiled kernel takes tensors, integers and floats, not {type(value).__name__}")
 
 
-@lru_cache(maxsize=1)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads)
+_pool = lru_cache(maxsize=1)(ThreadPoolExecutor)  # of as many threads
 
 
 @lru_cache(maxsize=256)
@@ -264,11 +247,12 @@ def launch(kernel: Any, grid: Grid, *arguments: Any, **options: Any) -> None:
     if hasattr(kernel, "configs"):
         options = {**options, **kernel.configs[0].kwargs}
         kernel = kernel.fn
-    if is_compiling_on_cpu():
+    if _active:
         run_compiled(kernel, grid, arguments, options)
         return
     quiet = numpy.errstate(all="ignore")  # infinities are ordinary on a GPU
-    with _callable_device_functions(), _products_of_values(), _rounding_to_nearest(), quiet:
+    callable_functions = patch.object(JITFunction, "__call__", _call_interpreted)
+    with callable_functions, _products_of_values(), _rounding_to_nearest(), quiet:
         _interpreted(kernel)[grid](*arguments, **options)
 
 
@@ -278,16 +262,12 @@ def _interpreted(function: Any) -> Any:
     return InterpretedFunction(function.fn)
 
 
-def _callable_device_functions() -> AbstractContextManager[Any]:
+def _call_interpreted(function: Any, *arguments: Any, **options: Any) -> Any:
     """Let interpreted kernels call compiled functions: their helpers, tl.sum, tl.sigmoid and the like.
 
     These refuse a call from Python. The interpreter patches triton.language while it runs a kernel; what a
     called function patches in addition is restored here, because a later compilation must not see it.
     """
-    return patch.object(JITFunction, "__call__", _call_interpreted)
-
-
-def _call_interpreted(function: Any, *arguments: Any, **options: Any) -> Any:
     from triton.runtime import interpreter
 
     scope = interpreter._patch_lang(function.fn)

@@ -1,12 +1,8 @@
 """What a kernel needs of a GPU: registers, shared memory, spills, as its compiler reports; needs no GPU.
 
-Registers of compiled GPU kernels, read from their code objects: AMD's HSACO, NVIDIA's cubin and PTX.
-
-The options that every kernel is compiled with, for a GPU that is here or not.
-
-Lower Triton's IR to linalg by triton-ascend's tool; it needs no NPU and no compiler of Huawei's.
-
-triton-ascend is a package `triton` of its own, so it lies in another environment and its tool alone is run.
+Registers are read from code objects: AMD's HSACO, NVIDIA's cubin and PTX. Triton's IR is lowered to linalg by
+triton-ascend's tool, which needs no NPU and no compiler of Huawei's. triton-ascend is a package `triton` of
+its own, so it lies in another environment and its tool alone is run.
 """
 
 from __future__ import annotations
@@ -27,20 +23,14 @@ from harness.records import Unavailable
 
 REGISTER_B = 4
 
-NOTES = 7
-"""SHT_NOTE: the type of an ELF section of notes (System V ABI, chapter 4, figure 4-9)."""
-
+NOTES = 7  # SHT_NOTE: the type of an ELF section of notes (System V ABI, chapter 4, figure 4-9)
 AMD_METADATA = (b"AMDGPU\0", 32)
 """Name and type (NT_AMDGPU_METADATA) of the note with a code object's metadata, in MessagePack: LLVM's
 AMDGPUUsage, "Code Object V3 and Above Note Records"."""
 
 
 class KernelUsage(NamedTuple):
-    """What one thread of a kernel needs.
-
-    `registers`: 4 B each (AMD: vector registers). `spilled_registers`: those that did not fit and are in
-    memory (NVIDIA: its stack).
-    """
+    """What a thread needs: `registers` of 4 B (AMD: vector registers), and spilled ones, in memory."""
 
     name: str
     registers: int
@@ -52,9 +42,8 @@ def of_hsaco(code: bytes) -> list[KernelUsage]:
     for name, kind, text in _elf_notes(code):
         if (name, kind) == AMD_METADATA:
             kernels: list[dict[str, Any]] = msgspec.msgpack.decode(text)["amdhsa.kernels"]
-            return [
-                KernelUsage(one[".name"], one[".vgpr_count"], one[".vgpr_spill_count"]) for one in kernels
-            ]
+            keys = (".name", ".vgpr_count", ".vgpr_spill_count")
+            return [KernelUsage(*(one[key] for key in keys)) for one in kernels]
     raise Unavailable("the AMD code object has no metadata, so it states no registers")
 
 
@@ -83,7 +72,6 @@ def of_ptx(text: str, architecture: str) -> list[KernelUsage]:
 
 
 def _tool(name: str) -> str:
-    """Return the path of one of NVIDIA's tools in Triton's package."""
     try:
         import triton
 
@@ -121,14 +109,11 @@ def _aligned(size: int) -> int:
 
 
 OPTIONS = {"enable_fp_fusion": True}
-"""Multiplications and additions are fused, as in PyTorch's own kernels; Triton's default changes at 3.10."""
-
+"""Of every kernel: multiplications and additions are fused, as in PyTorch's own; Triton 3.10's default."""
 
 NVIDIA = {"sm_80": 80, "sm_90": 90, "sm_100": 100}
 AMD = ("gfx90a", "gfx942")
-TARGETS = (*NVIDIA, *AMD)
-"""The targets: A100, H100 and H200, B200; MI200, MI300."""
-
+TARGETS = (*NVIDIA, *AMD)  # the targets: A100, H100 and H200, B200; MI200, MI300
 COMPILE_TIME = "constexpr"
 
 
@@ -150,10 +135,7 @@ class Compilation(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """What one thread and one program of a kernel need on `target`.
-
-    `registers` and `spilled_registers`: see `KernelUsage`. `shared_memory_B`: per program.
-    """
+    """What one thread (registers, see `KernelUsage`) and one program (shared memory) need on `target`."""
 
     target: str
     registers: int
@@ -166,10 +148,7 @@ class CompilationFailed(Exception):
 
 
 def usage(compilation: Compilation, target: str) -> Usage:
-    """Compile for one of TARGETS and return what the kernel needs.
-
-    Raises ValueError for another target, `Unavailable` where a tool is missing, `CompilationFailed`.
-    """
+    """Return what a kernel needs on one of TARGETS; raises ValueError, `Unavailable`, `CompilationFailed`."""
     compiled = _compile(compilation, target)
     found = of_cubin(compiled.asm["cubin"]) if target in NVIDIA else of_hsaco(compiled.asm["hsaco"])
     (kernel,) = (one for one in found if one.name == compiled.metadata.name)
@@ -214,22 +193,19 @@ def _compile(compilation: Compilation, target: str) -> Any:
         reason = " ".join(str(error).split())[:300]
         if "Cannot find" in reason:
             raise Unavailable(f"Triton's compiler for {target} lacks a tool: {reason}") from error
-        raise CompilationFailed(
-            f"kernel {compilation.name} does not compile for {target}: {reason}"
-        ) from error
+        failed = f"kernel {compilation.name} does not compile for {target}"
+        raise CompilationFailed(f"{failed}: {reason}") from error
 
 
 def _jit_function(compilation: Compilation) -> Any:
-    """Return the function below its tuner."""
     from triton.runtime.jit import JITFunction
 
     function = compilation.function
-    while not isinstance(function, JITFunction):
-        if not hasattr(function, "fn"):
-            raise Unavailable(
-                f"kernel {compilation.name} cannot be compiled: TRITON_INTERPRET was set when it was imported"
-            )
-        function = function.fn
+    while function is not None and not isinstance(function, JITFunction):
+        function = getattr(function, "fn", None)
+    if function is None:
+        why = "TRITON_INTERPRET was set when it was imported"
+        raise Unavailable(f"kernel {compilation.name} cannot be compiled: {why}")
     return function
 
 
@@ -249,14 +225,13 @@ PASSES = (
 """The passes that triton-ascend 3.2.0 runs (triton/backends/ascend/compiler.py, ttir_to_linalg)."""
 
 
-def tool() -> str | None:
-    """Return the path of the tool, None where it is not found."""
+def _tool_path() -> str | None:
     return shutil.which(os.environ.get(VARIABLE) or TOOL)
 
 
 def unavailable() -> str | None:
     """Return why nothing can be lowered here; None where the tool is found."""
-    if tool() is not None:
+    if _tool_path() is not None:
         return None
     return (
         f"{TOOL} is not on the PATH and {VARIABLE} does not name it; triton-ascend, in an environment of its "
@@ -266,8 +241,7 @@ def unavailable() -> str | None:
 
 def lowered(name: str, text: str) -> str:
     """Return a kernel's linalg from its Triton IR; raises `Unavailable` and `CompilationFailed`."""
-    found = tool()
-    if found is None:
+    if (found := _tool_path()) is None:
         raise Unavailable(unavailable() or "")
     done = subprocess.run([found, "-", *PASSES], input=text, text=True, capture_output=True, timeout=120)
     if done.returncode:

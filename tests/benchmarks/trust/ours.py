@@ -61,7 +61,6 @@ EXPERIMENTS = {
 def one_process(
     ops: Sequence[Op], experiment: Experiment, sampling: Sampling, seed: int
 ) -> list[dict[str, Any]]:
-    """Return what a fresh child found for each op, in their order."""
     of_all = {"units": experiment.units, "shared": experiment.shared}
     comparisons = [{"kind": op.kind, "size": op.size, **of_all} for op in ops]
     told = {"comparisons": comparisons, "sampling": sampling._asdict(), "seed": seed}
@@ -88,7 +87,6 @@ def one_set(ops: Sequence[Op], experiment: Experiment, sampling: Sampling) -> li
 
 
 def run(name: str, out: Path, minutes: float, load: bool) -> None:
-    """Add lines until the minutes are over; a set under way is finished."""
     end_s = time.monotonic() + 60 * minutes
     out.mkdir(parents=True, exist_ok=True)
     environment = {**describe()._asdict(), "load": WORDS, "command": sys.argv[1:]}
@@ -103,16 +101,16 @@ def run(name: str, out: Path, minutes: float, load: bool) -> None:
             file.flush()
 
 
-def taker(watch: Stopwatch) -> Callable[[], float]:
-    return lambda: next(one.value for one in watch.window() if one.metric == "time")
-
-
 def compare(one: Mapping[str, Any], sampling: Sampling, seed: int) -> dict[str, Any]:
     """Run the rounds of one comparison; its first variant is the base."""
     begin_s = time.monotonic()
     op = Op(one["kind"], one["size"])
     unit = KINDS[op.kind](op.size)
     pieces = [repeated(unit, units) if one["shared"] else work(op, units) for units in one["units"]]
+
+    def taker(watch: Stopwatch) -> Callable[[], float]:
+        return lambda: next(one.value for one in watch.window() if one.metric == "time")
+
     takers = [taker(stopwatch(piece, torch.device("cpu"))) for piece in pieces]
     times: list[list[float]] = [[] for _ in takers]
     rounds = Rounds(takers, sampling, time.monotonic, random.Random(seed))

@@ -36,7 +36,6 @@ class Comparison(NamedTuple):
 
 
 def lines_of(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Return the lines of one experiment; none where it was not run."""
     path = folder / f"{name}.jsonl"
     packed = folder / f"{name}.jsonl.gz"
     if packed.exists():
@@ -45,7 +44,6 @@ def lines_of(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def comparisons(lines: Sequence[dict[str, Any]]) -> Iterator[Comparison]:
-    """Return every variant after the base and the base again, in each line."""
     for line in lines:
         units = line["units"]
         variants = [[process[at] for process in line["times"]] for at in range(len(units))]
@@ -92,7 +90,6 @@ def by_duration(folder: Path) -> Iterator[str]:
 
 
 def peers(folder: Path) -> Iterator[str]:
-    """Return a row for each tool, rule and slowdown."""
     yield "| tool | rule | work | comparisons | called slower | called faster | not called different |"
     yield "|---|---|---|---|---|---|---|"
     for tool in ("pytest_benchmark", "pyperf"):

@@ -59,23 +59,14 @@ def test_only_what_was_measured_on_the_claims_device_decides(values, origin, dev
     assert answered(paper_claim(), *values, origin=origin, device=device).answer == expected
 
 
-def over(*names: str, **changes: object) -> Claim:
-    """Return the judged claim of about 2 s, with an interpretation per workload."""
-    held = judged_claim(2.0, tolerance=0.1, unit="s", metric="time", method="")
-    first = held.interpretations[0]._replace(**changes)
-    return replace(held, interpretations=tuple(first._replace(name=one, workload=one) for one in names))
-
-
-def timed(*samples):
-    return {("time", ""): ("s", "measured", samples)}
-
-
 def test_a_word_that_one_half_of_the_processes_turns_is_no_answer():
-    held = over("a", "b", "c")
+    held = judged_claim(2.0, tolerance=0.1, unit="s", metric="time", method="")
+    first = held.interpretations[0]
+    held = replace(held, interpretations=tuple(first._replace(name=one, workload=one) for one in "abc"))
 
     def row(*per_process: float):
         records = [
-            made(name, figures=timed(value), repeat=repeat)
+            made(name, figures={("time", ""): ("s", "measured", (value,))}, repeat=repeat)
             for repeat, value in enumerate(per_process)
             for name in "abc"
         ]

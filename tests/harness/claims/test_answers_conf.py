@@ -27,9 +27,7 @@ QUOTATIONS = {
 }
 JUDGED = {f"{suite}/{one.id}": one for suite in names("suite") for one in load_claims(suite)}
 
-OF_THE_PAPER, OF_THE_ARTICLE = 36, 15
-"""How many claims each has, counted in their text."""
-
+OF_THE_PAPER, OF_THE_ARTICLE = 36, 15  # how many claims each has, counted in their text
 ADDRESS = re.compile(r"\b\d{4}\.\d{5}\b|\b[A-Za-z][\w-]+/[A-Za-z][\w.-]+\b")
 """An arXiv identifier, or the name of a repository."""
 
@@ -51,8 +49,9 @@ def test_each_claim_of_the_paper_and_the_article_has_one_row_and_nothing_quoted_
 
 
 def test_what_counts_is_given_once_and_not_by_the_claims_own_source() -> None:
-    raw = [one for part in ANSWERED["claims"].values() for one in part]
-    assert not [one["id"] for one in raw for of in one.get("public", ()) if {"values", "rows"} <= of.keys()]
+    assert not [
+        one["id"] for one in ANSWERS for of in one.get("public", ()) if {"values", "rows"} <= of.keys()
+    ]
     for claim in CLAIMS:
         assert claim.claim
         assert max(Counter((*claim.judged, *claim.related, "")).values()) == 1, claim.id
@@ -95,7 +94,6 @@ def test_values_of_zeros_formula_are_those_of_the_formula():
     ("edit", "said"),
     [
         (lambda d, c: c.update(band=[3.0, 1.5]), "the lower number first"),
-        (lambda d, c: c.update(source="zhu/rtae"), "source=zhu/rtae: no such name"),
         (lambda d, c: c.update(band=None), "decides: needs the claim's band"),
         (lambda d, c: d["tables"][0]["rows"].update(row=["tabel"]), "tabel is no claim"),
         (lambda d, c: d["claims"]["article_table"].append(c), "'mixed_precision' is given twice"),
@@ -124,16 +122,14 @@ OF_SUITES = {
     for path in sorted((CONF / "claims").glob("*.yaml"))
     for one in read_yaml(path)["claims"]
 }
-ANSWERS = [one for part in read_yaml(CONF / "answers.yaml")["claims"].values() for one in part]
+ANSWERS = [one for part in ANSWERED["claims"].values() for one in part]
 
 
 def words(text):
-    """Return a text whatever its case, spaces and quotation marks."""
     return " ".join(re.sub(r"[\"“”'’‘*]", "", text).lower().split())
 
 
 def same_words(one, other):
-    """Return whether a quotation is contained in another."""
     shorter, longer = sorted((words(one), words(other)), key=len)
     return all(part in longer for part in shorter.split(" … "))
 
@@ -143,10 +139,7 @@ def source(of):
 
 
 def test_an_answer_and_a_claim_of_the_same_row_say_the_same():
-    """One may refer to more than the other, not each to a statement of one document that the other lacks.
-
-    GB200's cost was once the source's words in one file and a misquotation in the other.
-    """
+    """One may refer to more than the other, but not each to what the other lacks of one document."""
     compared = set()
     for answer in ANSWERS:
         for name in (*answer.get("judged", ()), *answer.get("related", ())):

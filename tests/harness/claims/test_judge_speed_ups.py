@@ -146,8 +146,7 @@ ALIKE = HERE._replace(system="Linux 9.9", commit="0" * 40, dirty=not HERE.dirty)
 
 
 def record_of(variant, samples, repeat, host):
-    figures = {("time", "warm"): ("s", "measured", samples)}
-    return made("small", variant, figures, repeat=repeat)._replace(host=host)
+    return record(variant, samples, repeat)._replace(host=host)
 
 
 def pair(repeat, host, share):

@@ -66,7 +66,6 @@ def _needs_cgroup():
 
 
 def inside(group, code, *arguments):
-    """Run the code in a process of the group, once it gets a line."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     group.enter(process.pid)
@@ -89,10 +88,7 @@ def test_the_limit_bites_and_only_the_named_process():
 
 
 def touched(tmp_path, limit_B):
-    """Return the group's account after a process has touched a file four times, and the bytes that it read.
-
-    The file has no page in memory at first: its blocks of the disk were never touched.
-    """
+    """Return the account after a process has touched a new file four times, and the bytes that it read."""
     if not can_leave(str(tmp_path)):
         pytest.skip(f"{tmp_path} is on no disk")
     path = tmp_path / f"mapped{limit_B}"
@@ -185,7 +181,6 @@ def test_the_next_start_removes_what_was_left_and_only_that(monkeypatch):
 
 
 def guards(folder):
-    """Return the processes that wait to remove that group."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -12,10 +12,7 @@ CACHE = ".mypy_cache"
 
 
 def project_with(examples, folder, own):
-    """Return `folder`, now a copy of the project with the examples' files added; none is replaced.
-
-    `own`: which of its own suites the project keeps.
-    """
+    """Return `folder`, now a copy of the project with only its `own` suites, and the examples' files."""
     for name in ("harness", "conf", "suites"):
         shutil.copytree(
             ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
@@ -33,7 +30,6 @@ def project_with(examples, folder, own):
 
 
 def python(folder, *words):
-    """Run Python in the project; its output is captured."""
     return subprocess.run(
         [sys.executable, *words],
         cwd=folder,

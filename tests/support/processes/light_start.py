@@ -22,7 +22,6 @@ STEPS: dict[str, tuple[str, int, list[Any]]] = {
 
 
 def main(how: str) -> None:
-    """Print the dry runs, and what was loaded for them."""
     if how == "lightly":
         from harness.instruments.memory.dry_run.substitutes import defer_compiler
         from suites.training.models.light_transformers import import_lightly

@@ -19,7 +19,6 @@ def marked(monkeypatch):
 
 
 def bearing(mark):
-    """Return the processes with the mark, except this one."""
     found, entry = [], f"{MARK}={mark}".encode()
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):
@@ -30,7 +29,6 @@ def bearing(mark):
 
 
 def running(mark, word):
-    """Return those with that word in their command."""
     found = []
     for process in bearing(mark):
         with suppress(psutil.Error):
@@ -48,10 +46,7 @@ def wait_for(condition, limit_s=60):
 
 
 def left(mark):
-    """Return what a test may leave: processes, files of /dev/shm, and named network namespaces.
-
-    Processes are descendants of this one, or have the mark: a forked rank has the mark of its template.
-    """
+    """Return processes below this one or with the mark (forked ranks have it), shared files, namespaces."""
     found = {*bearing(mark)}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
@@ -64,7 +59,6 @@ def left(mark):
 
 
 def network_namespaces():
-    """Return the network namespaces that some process of this machine is in."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/ns/net"):
         with suppress(OSError):

@@ -52,7 +52,6 @@ def moved(network, sender, receiver, count_B, times=1):
 
 
 def needs_namespaces():
-    """Skip where there are no namespaces."""
     try:
         privileges()
     except Unavailable as error:
@@ -60,10 +59,7 @@ def needs_namespaces():
 
 
 def quick_networks(patch):
-    """Patch what takes time on emulated networks, and what would depend on how busy the machine is.
-
-    Links may carry less than asked, and the interconnect suite's model is calibrated by few collectives.
-    """
+    """Patch what takes time on emulated networks, or would depend on how busy the machine is."""
     patch.setattr("harness.instruments.network.emulated_network.RATE_TOLERANCE", math.inf)
     patch.setattr("harness.instruments.network.emulated_network.PROBE_S", (0.05,))
     patch.setattr("suites.interconnect.emulated_cluster.REPEATS", 1)

@@ -13,8 +13,6 @@ from suites.dataloader.loaders.ray_data import LEAST_OBJECT_STORE_B
 
 
 class SharedRay:
-    """The Ray of all ranks but the first, which have their own."""
-
     def __init__(self):
         self.session, self.start_s, self.own = None, 0.0, True
 

@@ -94,7 +94,6 @@ class SlurmCluster:
         self.stop()
 
     def start(self):
-        """Start the daemons and wait until both nodes are idle."""
         for name in ("state", *(f"spool-{node}" for node in NODES)):
             (self.folder / name).mkdir(parents=True)
         values = {"host": socket.gethostname(), "ports": free_ports(3), "cpus": CPUS, "array": ARRAY}
@@ -112,7 +111,6 @@ class SlurmCluster:
         wait_until(lambda: self.node_states() == ["idle", "idle"], "the nodes")
 
     def start_node(self, node):
-        """Start a node's daemon."""
         self._start(node, "slurmd", "-D", "-N", node)
 
     def kill_node(self, node):
@@ -129,11 +127,9 @@ class SlurmCluster:
                     process.kill()
 
     def node_states(self):
-        """Return the state of each node, as sinfo prints it."""
         return self.call("sinfo", "--Node", "--noheader", "--partition=main", "--format=%T").split()
 
     def call(self, *command):
-        """Return what a command of Slurm's prints."""
         environ = {**os.environ, **self.environ}
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60).stdout
 
@@ -142,7 +138,6 @@ class SlurmCluster:
         return self.call("squeue", "--noheader", "--array", "--format=%i").split()
 
     def stop(self):
-        """Cancel all jobs, and end all processes of the cluster and its jobs."""
         if "slurmctld" in self._daemons:
             with suppress(subprocess.TimeoutExpired):
                 self.call("scancel", "--user=root")
@@ -172,7 +167,6 @@ class SlurmCluster:
 
 
 def free_ports(count):
-    """Return ports of the loopback address that nothing listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -181,7 +175,6 @@ def free_ports(count):
 
 
 def wait_until(condition, what):
-    """Wait for a condition; raises TimeoutError."""
     deadline_s = time.monotonic() + START_S
     while not condition():
         if time.monotonic() > deadline_s:
@@ -190,7 +183,6 @@ def wait_until(condition, what):
 
 
 def processes(**variables):
-    """Return the processes with all of these variables in their environment, except this one."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):

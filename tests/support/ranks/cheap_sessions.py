@@ -11,10 +11,7 @@ from shared_ray import shared_ray
 
 @contextmanager
 def cheap_sessions(ranks_forked) -> Iterator[None]:
-    """Let ranks and Ray serve cell after cell inside the block; networks are quick, and no link is slow.
-
-    What forks ranks starts first: a cell ends all processes that were started in it.
-    """
+    """Let ranks and Ray serve many cells; what forks ranks starts first, as a cell ends what it started."""
     if ranks_forked.process is None:
         ranks_forked.start()
     with pytest.MonkeyPatch.context() as patch, lasting_ranks(patch), shared_ray(patch):

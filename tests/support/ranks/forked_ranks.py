@@ -55,7 +55,6 @@ class Template:
         self.process = self.connection = None
 
     def popen(self, command, *, stdin, stdout, stderr, env, pass_fds):
-        """Take `subprocess.Popen`'s place."""
         *prefix, _, _, _, _ = command
         network = _network(prefix)
         if network is None or env.get(THREADS, os.environ[THREADS]) != os.environ[THREADS]:
@@ -111,7 +110,6 @@ def forking(patch):
 
 
 def main():
-    """Fork a rank for each request, until the connection ends."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     for module in IMPORTS:
         with suppress(ImportError):

@@ -38,7 +38,6 @@ STALE = SimpleNamespace(**{**COLLECTIVES, "broadcast": lambda *given: None})
 
 
 def freeze_head(trainer):
-    """Leave the head untrained."""
     trainer.optimizer.inner.param_groups[0]["params"].pop()
 
 
@@ -60,8 +59,6 @@ def repeat(trainer):
 
 
 class Reducing(nn.Module):
-    """In DDP's place; it reduces nothing."""
-
     def __init__(self, model, **settings):
         super().__init__()
         self.model, self.bucket_bytes_cap = model, 0

@@ -72,13 +72,8 @@ def placed(workload, placement, seed=SEED):
         alone = [list(one) for one in subject.step.techniques if one[0] != "ddp"]
         step = build_step(workload.training, alone, seed)
         return replace(subject, step=step, managed=Managed(placement.resident))
-    zero = {
-        "stage": placement.stage,
-        "optimizer": placement.optimizer,
-        "parameters": placement.parameters,
-        "ratio": placement.ratio,
-        "buckets": "block",
-    }
+    zero = {name: getattr(placement, name) for name in ("stage", "optimizer", "parameters", "ratio")}
+    zero["buckets"] = "block"
     engines = {
         "ddp": [],
         "fsdp2": [{"fsdp2": {"cpu_offload": placement.optimizer == HOST}}],
@@ -121,10 +116,8 @@ class Pools:
         if count not in self.pools or len(self.pools[count]) == 0:
             common = {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"}
             places = [RankLocation((), {**common, "LOCAL_RANK": str(number)}) for number in range(count)]
-            backend = backend_of(count)
-            self.pools[count] = self.stack.enter_context(
-                RankPool(places, "127.0.0.1", backend, timeout_s=200)
-            )
+            pool = RankPool(places, "127.0.0.1", backend_of(count), timeout_s=200)
+            self.pools[count] = self.stack.enter_context(pool)
             self.pools[count].call(f"{training_on_rank.__name__}:use_ring")
         return self.pools[count]
 

@@ -27,13 +27,11 @@ State = dict[str, Any]
 
 
 def pool_of(count: int, kind: type[RankPool] = RankPool) -> RankPool:
-    """Start so many ranks on loopback, one thread each."""
     place = RankLocation((), {"PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"})
     return kind([place] * count, "127.0.0.1")
 
 
 def raised(act: Callable[[], object]) -> str:
-    """Return what it raises."""
     try:
         act()
     except (TimeoutError, ValueError) as error:
@@ -134,7 +132,6 @@ def put_into_released_memory(state: State) -> list[Any]:
 
 
 def buffers_B(state: State) -> list[int]:
-    """Return the bytes of all buffers that the suite's link refers to."""
     return [len(one) for one in state["link"]._buffers]
 
 
@@ -154,10 +151,7 @@ class Dying:
 
 
 def die_in_a_put(state: State, victim: int, in_turn: bool) -> list[Any]:
-    """Kill the victim in the middle of a put to rank 0; return what the others' waits raise.
-
-    Also how many numbers came, and whether a put to the victim and the link's close end.
-    """
+    """Kill the victim in a put to rank 0; return what waits raise, numbers that came, and if a close ends."""
     link = state.get("link") or OneSided("127.0.0.1")
     whole = torch.zeros(1000)
     buffer, (arrived,) = link.buffer(whole), link.signals(1)
@@ -174,7 +168,6 @@ def die_in_a_put(state: State, victim: int, in_turn: bool) -> list[Any]:
 
 
 def die_in_a_message(state: State, victim: int) -> str:
-    """Kill the victim in the middle of a low-latency message; return what the others raise."""
     subject = Subject(Workload(operation="all_gather"), 0, gather="low_latency")
     heap = SymmetricHeap(shared_heaps(1 << 16), dist.get_rank())
     gather = Gather(subject, heap, 16, timeout_s=0.5)

@@ -62,7 +62,6 @@ HOST = Device("host", measured=True)
 
 
 def sharded(techniques, workload, seed=3):
-    """Return the step of `workload` under a technique, or under several."""
     return build_step(workload, [techniques] if isinstance(techniques, str) else techniques, seed)
 
 

@@ -57,22 +57,17 @@ def temporary_B(state: dict[str, Any], elements: int) -> tuple[int, int]:
     return allocator.peaks[0].live_B, gloo_workspace(operation, (share, tensor), None)
 
 
-def reduce_often(state: dict[str, Any], elements: int, count: int) -> None:
+def often(state: dict[str, Any], elements: int, count: int, gather: bool = False) -> None:
     tensor = torch.ones(elements)
     share = torch.empty(elements // dist.get_world_size())
     for _ in range(count):
-        dist.reduce_scatter_single(share, tensor)  # type: ignore[attr-defined]
-
-
-def gather_often(state: dict[str, Any], elements: int, count: int) -> None:
-    tensor = torch.ones(elements)
-    share = torch.empty(elements // dist.get_world_size())
-    for _ in range(count):
-        dist.all_gather_into_tensor(tensor, share)
+        if gather:
+            dist.all_gather_into_tensor(tensor, share)
+        else:
+            dist.reduce_scatter_single(share, tensor)  # type: ignore[attr-defined]
 
 
 def refused(state: dict[str, Any], elements: int, share: int, op: str) -> str:
-    """Return what a reduce-scatter of such sizes raises."""
     tensor, output = torch.zeros(elements), torch.zeros(share)
     options = dist.ReduceScatterOptions()
     options.reduceOp = getattr(dist.ReduceOp, op)
@@ -85,7 +80,6 @@ def refused(state: dict[str, Any], elements: int, share: int, op: str) -> str:
 
 
 def failed_twice(state: dict[str, Any]) -> list[str]:
-    """Return what both waits raise for a ring whose first message fails."""
     group: Any = dist.group.WORLD
     tensor = torch.ones(4 * group.size())
     work = group.reduce_scatter_single(torch.empty(4), tensor, dist.ReduceScatterOptions())

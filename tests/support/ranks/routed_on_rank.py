@@ -35,7 +35,6 @@ def evenly(mixture, probabilities_NE):
 
 
 def to_the_first(mixture, probabilities_NE):
-    """Give all choices to the first experts."""
     count = probabilities_NE.shape[0] * mixture.per_token
     return chosen_as(mixture, probabilities_NE, torch.arange(count) % mixture.per_token)
 

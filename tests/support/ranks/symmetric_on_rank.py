@@ -27,8 +27,7 @@ HEAP_B = 1 << 20
 ROUNDS = 3
 """Calls of each kernel: the later ones use memory and signals again; some memory only every second call."""
 
-Results = Iterator[tuple[Tensor, Tensor]]
-"""What a kernel gives, and what is due."""
+Results = Iterator[tuple[Tensor, Tensor]]  # what a kernel gives, and what is due
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -160,10 +159,7 @@ EXPERTS = {"TOKENS": 4, "HIDDEN": 9, "LOCAL_EXPERTS": 2}
 def recorded(
     state: dict[str, Any], name: str, folder: str, source: str | None, late_s: float, timeout_s: float
 ) -> dict[str, Any]:
-    """Return the recorded accesses, the error of each result, and what a failed rank raised.
-
-    `folder`: a new one, for the ranks to share a file. `source`: the kernel's module, if not this project's.
-    """
+    """Return the accesses, errors and failure of a kernel of `source`, else of this project's module."""
     globals().update(EXPERTS)
     heap = SymmetricHeap(shared_heaps(HEAP_B), dist.get_rank(), int(timeout_s * 1e9))
     module, errors, failure = _module(name, source), [], None
@@ -183,10 +179,7 @@ def be_late(heap: SymmetricHeap, late_s: float) -> None:
 
 
 def heaps() -> Heaps:
-    """Return memory of a GPU per rank where there are as many, else shared memory of the host.
-
-    The tests have not run on GPUs yet.
-    """
+    """Return memory of a GPU per rank where there are as many (never tried), else of the host."""
     if torch.cuda.device_count() < dist.get_world_size():
         return shared_heaps(HEAP_B)
     torch.cuda.set_device(dist.get_rank())
@@ -194,10 +187,7 @@ def heaps() -> Heaps:
 
 
 def die_in_a_put(state: dict[str, Any], name: str, victim: int, timeout_s: float) -> str:
-    """Kill the victim after its kernel's first store to a peer; return what the others raise.
-
-    Of interpreted kernels: in the host's memory.
-    """
+    """Kill the victim after its interpreted kernel's first store to a peer; return what others raise."""
     heap = SymmetricHeap(shared_heaps(HEAP_B), dist.get_rank(), int(timeout_s * 1e9))
     if heap.rank == victim:
         for operation in ("create_masked_store", "create_atomic_store"):

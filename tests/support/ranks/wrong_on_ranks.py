@@ -23,5 +23,4 @@ def spoil(state, times, apart):
 
 
 def mend(state):
-    """Make trainers right again."""
     Trainer.__init__ = RIGHT

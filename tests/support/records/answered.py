@@ -40,10 +40,7 @@ def answered(
     stated: dict[str, str] | None = None,
     **conditions: str,
 ) -> AnsweredClaim:
-    """Answer a claim of 2.0 within 10 % on CUDA, given the value, or samples, of several workloads.
-
-    `stated`: further conditions of the claim; `conditions` are those of the records.
-    """
+    """Answer a claim of 2.0 within 10 % on CUDA and what is `stated`, given values of several workloads."""
     held = judged_claim(2.0, tolerance=0.1, unit="s", conditions={"device": "cuda", **(stated or {})})
     first = held.interpretations[0]._replace(metric="time", method="", variant="fast")
     names_ = [f"w{i}" for i in range(len(values))]

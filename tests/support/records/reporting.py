@@ -35,7 +35,6 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def recorded(records: list[Record], workload: str, variant: str, metric: str, method: str) -> float:
-    """Return the figure, asked of the records themselves."""
     (record,) = [r for r in records if (r.cell.workload, r.cell.optimization) == (workload, variant)]
     one = measurement(record, metric, method)
     assert one is not None

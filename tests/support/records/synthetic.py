@@ -65,7 +65,6 @@ def claim(
     upper: float | None = None,
     stat: str = "median",
 ) -> Claim:
-    """Return a claim with one interpretation."""
     only = Interpretation(
         name="only", metric=metric, workload=workload, variant=variant, method=method, text="It takes",
         divide_by=divide_by, relative_to=relative_to, stat=stat,

@@ -12,13 +12,9 @@ from harness.records import Record
 from harness.report.report_data import ReportData
 from harness.report.spec import load_spec
 
-DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)
-"""What the machine does to all variants of a round."""
-
+DRIFT = (1.0, 1.3, 1.1, 1.7, 0.9, 1.2, 1.4, 1.0)  # what the machine does to all variants of a round
 PROCESSES = 4
-LUCK = (1.003, 0.998, 1.001, 0.998)
-"""By how much a process favours one of two equal variants: the noise."""
-
+LUCK = (1.003, 0.998, 1.001, 0.998)  # by how much a process favours one of two equal variants: the noise
 BASE_S = {"small": 1e-3, "large": 8e-3, "copying": 2e-3, "multiplying": 4e-3, "step": 1e-1}
 LENGTHS = {"small": 512, "large": 4096, "copying": 1, "multiplying": 1, "step": 512}
 BYTES = {"small": 1e6, "large": 4e7, "copying": 4e7, "multiplying": 1e6, "step": 1e9}

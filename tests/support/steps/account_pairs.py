@@ -56,7 +56,6 @@ class Pair(NamedTuple):
 
     @property
     def config(self) -> dict[str, Any]:
-        """Return the config.json's content."""
         return {**MODELS[self.name], "num_hidden_layers": self.layers}
 
     def __str__(self) -> str:
@@ -71,7 +70,6 @@ def pair(name: str, layers: int, row: str = "", **training: Any) -> Pair:
 
 
 def recipe_of(one: Pair) -> list[Any]:
-    """Return the techniques of a pair."""
     row, training = one.row, one.training
     zero, ranks = row.get("zero", 0), row.get("dp", 1)
     if training.get("program") == "deepspeed":
@@ -97,14 +95,12 @@ def recipe_of(one: Pair) -> list[Any]:
 
 
 def accounted_B(one: Pair) -> float:
-    """Return the peak of live bytes by the account."""
     training = Training(**{"program": "torchtitan", "imbalance": 1.0, **one.training,
                            "model_code": one.config["model_type"]})  # fmt: skip
     return float(worst_peak(shape_of_config(one.config), Layouts.of([one.row]), training).total_B[0])
 
 
 def dry_run_B(one: Pair) -> float:
-    """Return the peak of live bytes by a dry run of the same step."""
     training = one.training
     workload = Workload(
         hf_config=one.config,

@@ -18,17 +18,12 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from harness.config.optimizations import applies
-from harness.config.run import load
 from harness.instruments.memory.allocator import memory_events, memory_profile
 from harness.instruments.memory.bf16_products import (
     fast_bf16_products,
     products_take_results_alone,
     replaced_products,
 )
-from suites.training.dry_run.dry_run import among_ranks
-from suites.training.techniques import build_step
-from suites.training.trainer import Trainer
 
 MARK = "test:"
 
@@ -53,22 +48,16 @@ def products() -> Iterator[tuple[str, Callable[..., Any], list[torch.Tensor]]]:
             yield f"addmm {name}", torch.addmm, [bf16(n), left, right]
             yield f"bmm {name}", torch.bmm, [lefts, rights]
             yield f"baddbmm {name}", torch.baddbmm, [bf16(3, m, n), lefts, rights]
-    yield (
-        "addmm scaled",
-        lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2),
-        [bf16(8), bf16(4, 6), bf16(6, 8)],
-    )
+    scaled = [bf16(8), bf16(4, 6), bf16(6, 8)]
+    yield "addmm scaled", lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2), scaled
     scaled = [bf16(2, 40, 48), bf16(2, 40, 36), bf16(2, 36, 48)]
     yield "baddbmm scaled", lambda c, a, b: torch.baddbmm(c, a, b, beta=3, alpha=0.5), scaled
     yield "left strided", torch.mm, [bf16(24, 64)[:, ::2], bf16(32, 40)]
     yield "right sliced", torch.mm, [bf16(24, 32), bf16(32, 80)[:, :40]]
     yield "right expanded", torch.mm, [bf16(24, 32), bf16(40).expand(32, 40)]
     yield "one number expanded", torch.mm, [bf16(1, 1).expand(24, 32), bf16(32, 40)]
-    yield (
-        "num_attention_heads",
-        torch.bmm,
-        [bf16(24, 4, 32).transpose(0, 1), bf16(40, 4, 32).permute(1, 2, 0)],
-    )
+    heads = [bf16(24, 4, 32).transpose(0, 1), bf16(40, 4, 32).permute(1, 2, 0)]
+    yield "num_attention_heads", torch.bmm, heads
     yield "batch expanded", torch.bmm, [bf16(1, 24, 32).expand(4, 24, 32), bf16(4, 32, 40)]
     yield "batch strided", torch.bmm, [bf16(4, 24, 64)[:, :, ::2], bf16(4, 32, 40)]
     yield "one row", torch.mm, [bf16(1, 64), bf16(64, 32)]
@@ -103,41 +92,31 @@ def of_products() -> dict[str, Any]:
             found.setdefault(name, []).append((span, result.float()))
     report = {}
     for name, ((plain, expected), (replaced, result)) in found.items():
-        off = (
-            float((result - expected).abs().max() / expected.abs().max().clamp(min=1))
-            if expected.numel()
-            else 0.0
-        )
+        off = 0.0
+        if expected.numel():
+            off = float((result - expected).abs().max() / expected.abs().max().clamp(min=1))
         report[name] = {"plain": plain, "replaced": replaced, "off": off}
     return report
 
 
 def steps() -> Iterator[tuple[str, Any]]:
     """Return every bf16 optimization of the memory suite, on a small workload with a tied head."""
+    from harness.config.optimizations import applies
+    from harness.config.run import load
+    from suites.training.techniques import build_step
+
     run = load(["suite=memory"])[0]
-    shape = {
-        "num_hidden_layers": 1,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "vocab_size": 200,
-        "micro_batch_size": 2,
-        "seq_len": 24,
-        "dp_size": 2,
-        "cp_size": 2,
-    }
-    for workload, variants in (
-        ("gpt_5m", ("mixed_precision.autocast", "mixed_checkpointed")),
-        ("llama_12m", None),
-    ):
+    every = [one.name for one in run.variants]
+    shape = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96, "vocab_size": 200}
+    shape |= {"micro_batch_size": 2, "seq_len": 24, "dp_size": 2, "cp_size": 2}
+    chosen = {"gpt_5m": ["mixed_precision.autocast", "mixed_checkpointed"], "llama_12m": every}
+    for workload, names in chosen.items():
         small = {**run.workloads[workload], **shape}
         for variant in run.variants:
-            if variants is not None and variant.name not in variants:
-                continue
-            if not applies(variant.applies_to, small, gpu=False):
-                continue
-            step = build_step(small, variant.techniques)
-            if step.features.precision != "fp32":
-                yield f"{workload} {variant.name}", step
+            if variant.name in names and applies(variant.applies_to, small, gpu=False):
+                step = build_step(small, variant.techniques)
+                if step.features.precision != "fp32":
+                    yield f"{workload} {variant.name}", step
     yield "zero3 of mixed_precision.bf16_grads", build_step(small, ["zero", "mixed_precision"])
 
 
@@ -150,14 +129,16 @@ def in_any_order(sizes_B: list[int]) -> list[int]:
 
 def of_steps() -> dict[str, Any]:
     """Return, for each step, the events with and without the mode, what it replaced, and slow operations."""
+    from suites.training.dry_run.dry_run import among_ranks
+    from suites.training.trainer import Trainer
+
     report = {}
     for name, step in steps():
         events = []
         for mode in (nullcontext(), nullcontext(), replaced_products()):  # the first fills caches
-            activities = [torch.profiler.ProfilerActivity.CPU]
             with among_ranks(step), mode as products:
                 gc.collect()
-                with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+                with memory_profile() as profile:
                     trainer = Trainer(step)
                     for _ in range(2):
                         trainer.train_step()

@@ -16,7 +16,6 @@ EVERY_TARGET = [
 
 
 def results(function: Any, inputs: Sequence[Any], upstream: Tensor) -> list[Tensor]:
-    """Return the output and the gradient of every input that needs one."""
     output = function(*inputs)
     wanted = [one for one in inputs if isinstance(one, Tensor) and one.requires_grad]
     return [output.detach(), *torch.autograd.grad(output, wanted, upstream.to(output.dtype))]

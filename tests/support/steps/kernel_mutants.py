@@ -105,7 +105,6 @@ def source_of(name: str) -> str:
 
 
 def mutants(name: str, change: str) -> list[str]:
-    """Return the texts of the kernel's module with one statement changed."""
     return list(CHANGES[change].mutants(source_of(name), CHANGES[change].function))
 
 

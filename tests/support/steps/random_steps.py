@@ -17,9 +17,7 @@ from suites.training.techniques import build_step
 
 SEED, COUNT = 7, 100
 
-ALLOWED = 5e-4
-"""Relative. What is missing are numbers that torch makes tensors of: 8 bytes each."""
-
+ALLOWED = 5e-4  # relative. What is missing are numbers that torch makes tensors of: 8 bytes each.
 NOTHING: dict[str, Any] = {}
 
 TECHNIQUES: dict[str, list[dict[str, Any] | None]] = {
@@ -63,7 +61,6 @@ MODEL_TYPES = ("llama", "mistral", "qwen2")
 
 
 def workload(draw: random.Random) -> dict[str, Any]:
-    """Return a random small model with its batch."""
     kv_heads, groups = draw.choice([1, 2, 4]), draw.choice([1, 2])
     hidden_size = kv_heads * groups * draw.choice([16, 32])
     fields: dict[str, Any] = {
@@ -121,10 +118,7 @@ def random_steps(count: int = COUNT, seed: int = SEED) -> Iterator[TrainingStep]
 
 
 def fails(step: TrainingStep) -> bool:
-    """Return whether torch refuses the step.
-
-    Its per-operation checkpointing has no shifts of nf4's bits. Muon leaves AdamW no parameters of adapters.
-    """
+    """Return whether torch refuses the step: per-operation recomputation of nf4, or Muon for adapters."""
     lora, checkpointing = step.settings_of("lora"), step.settings_of("activation_checkpointing")
     if lora is None:
         return False

@@ -41,7 +41,6 @@ def applied(variant, subject):
 
 
 def checked(subject):
-    """Return the session of a subject whose result is right."""
     session = kernels.prepare(subject)
     kernels.check(session)
     return session

@@ -2,24 +2,16 @@
 
 from suites.training import techniques
 
+MODES = [{"mode": "selective"}, {"mode": "per_op"}]
 SETTINGS = {
     "mixed_precision": [{}, {"gradients": "bf16"}, {"gradients": "fp32"}],
     "gradient_accumulation": [{"steps": 2}, {"steps": 4}, {"steps": 8}, {"steps": 2, "split": False}],
     "optimizer": [
-        {"impl": "foreach"},
-        {"impl": "fused"},
-        {"name": "adafactor"},
-        {"name": "adamw_8bit"},
-        {"name": "muon"},
+        *({"impl": impl} for impl in ("foreach", "fused")),
+        *({"name": name} for name in ("adafactor", "adamw_8bit", "muon")),
     ],
     "zero": [{"stage": 1}, {"stage": 2}, {"stage": 3}, {"stage": 3, "buckets": "block"}],
-    "activation_checkpointing": [
-        {},
-        {"mode": "selective"},
-        {"mode": "per_op"},
-        {"every": 2},
-        {"on_host": True},
-    ],
+    "activation_checkpointing": [{}, *MODES, {"every": 2}, {"on_host": True}],
     "lora": [
         {},
         {"targets": ["query", "value"], "dropout": 0.1},

@@ -22,9 +22,7 @@ from harness.config.techniques import names
 from harness.records import Unavailable
 from suites.training import techniques
 
-RECORD = ROOT / "tests/data/technique_pairs.jsonl"
-"""What each was, as `tests/benchmarks/every_pair.py` found."""
-
+RECORD = ROOT / "tests/data/technique_pairs.jsonl"  # what each was, as `tests/benchmarks/every_pair.py` found
 SUITES = suites_with("takes_techniques")
 NEEDS = {"powersgd": {"ddp": {"buckets": 1}}, "pipeline": {"gradient_accumulation": {}}}
 SETTINGS = {"llama_adapter": {"start_layer": 0}}
@@ -54,7 +52,6 @@ class Tried(NamedTuple):
 
 
 def combined() -> list[tuple[str, ...]]:
-    """Return each technique alone, then each pair."""
     known = names()
     return [*((one,) for one in known), *combinations(known, 2)]
 
@@ -94,7 +91,6 @@ def subject_of(suite: str, fields: dict[str, Any], chosen: tuple[str, ...]) -> A
 
 
 def tried(suite: str, fields: dict[str, Any], chosen: tuple[str, ...], start: bool = True) -> Tried:
-    """Build, check and measure; or build alone."""
     try:
         subject = subject_of(suite, fields, chosen)
     except Unavailable as reason:
@@ -114,7 +110,6 @@ def tried(suite: str, fields: dict[str, Any], chosen: tuple[str, ...], start: bo
 
 
 def run(suite: str, subject: Any) -> None:
-    """Start a session, check it, and take a sample."""
     module = import_module(code_of(suite).module)
     with ExitStack() as stack:
         session = prepared(module, subject)

@@ -44,17 +44,13 @@ class Sweep:
             self.process = subprocess.Popen(command, env=environ(), stderr=file)
 
     def end(self):
-        """Wait for its end; returns its exit status and what it printed."""
         return self.process.wait(LIMIT_S), self.log.read_text()
 
     def kill(self, number):
-        """Send a signal and wait for its end; returns its exit status."""
         self.process.send_signal(number)
         return self.process.wait(LIMIT_S)
 
     def wait_for(self, condition):
-        """Wait for a condition while the sweep runs."""
-
         def met():
             assert self.process.poll() is None, self.log.read_text()
             return condition()
@@ -63,7 +59,6 @@ class Sweep:
 
 
 def wait_for(condition):
-    """Return what a condition returns once that is true."""
     deadline_s = time.monotonic() + LIMIT_S
     while not (value := condition()):
         assert time.monotonic() < deadline_s
@@ -85,15 +80,11 @@ def lines(folder, word="begin"):
 
 
 def begun(folder):
-    """Return how often each gated cell has begun."""
     return Counter(name for name, _ in lines(folder))
 
 
 def assert_truthful(folder, cells):
-    """Assert that each cell's record says what became of it: ok, or lost with its process.
-
-    A cell that was lost may have been tried again by the next submitter, none that ended ok.
-    """
+    """Assert that each record is ok, or lost with its process; only a lost cell may be tried again."""
     written = [json.loads(line) for line in (folder / "out/records.jsonl").read_text().splitlines()]
     records = {record.cell.id: record for record in read_records(folder / "out")}
     assert records.keys() == {one.id for one in cells}

@@ -20,7 +20,6 @@ LIMITS = Limits(20.0)
 
 
 def cell(act="nothing", module="baseline", suite="faults", workload=None, repeat=0, **settings):
-    """Return a cell of the toy suite, by default one that does `act`."""
     if module == "baseline":
         settings = {"act": act, **settings}
     workload = {"name": act, **(workload or {})}
@@ -41,7 +40,6 @@ def sweep(folder, groups, limits=LIMITS, workers=1, on_event=lambda event: None)
 
 
 def marked(folder):
-    """Return the processes that a sweep into `folder` started and that have not ended."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -59,7 +57,6 @@ def start(folder, groups, workers=1, **environment):
 
 
 def environ():
-    """Return an environment for processes that import the toy suites."""
     root = Path(__file__).parents[3]
     return {**os.environ, "PYTHONPATH": f"{root}:{Path(__file__).parent}"}
 

@@ -38,10 +38,7 @@ def kind_of(event: dict, communication: str) -> str:
 
 
 def counted(path: Path, communication: str, between: tuple[int, int] | None = None) -> dict[str, int]:
-    """Return nanoseconds of each kind of work between two times, by default from the first event to the last.
-
-    `between` is in nanoseconds of the file's own clock.
-    """
+    """Return nanoseconds of each kind of work, of all events or `between` two times in nanoseconds."""
     intervals: dict[str, list[tuple[int, int]]] = {}
     for event in events_of(path):
         kind = kind_of(event, communication)
@@ -74,7 +71,6 @@ def swept(intervals: dict[str, list[tuple[int, int]]], begin: int, end: int) -> 
 
 
 def _running(intervals: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return whether any interval runs after each time but the last."""
     begun = np.searchsorted(np.sort(intervals[:, 0]), at[:-1], side="right")
     ended = np.searchsorted(np.sort(intervals[:, 1]), at[:-1], side="right")
     return begun > ended

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-MAIN, AUTOGRAD, GLOO = 100, 101, 102
-"""Threads."""
-
+MAIN, AUTOGRAD, GLOO = 100, 101, 102  # threads
 EPOCH_NS = 1_700_000_000_000_000_000
 
 

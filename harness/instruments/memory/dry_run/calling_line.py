@@ -1,7 +1,4 @@
-"""Find the line of a model's or a trainer's code that called the operation which is running.
-
-Trace one depth of a model in a second process while this one traces others: it halves the time to wait.
-"""
+"""Find the line of a model's or a trainer's code that called an operation; trace in a second process."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ INSTALLED = tuple({sysconfig.get_path(name) + "/" for name in ("purelib", "platl
 
 
 class CallingLine:
-    """Returns "folder/file.py:12", the innermost line outside of torch, this harness and `skipped` files.
-
-    An operation of the backward pass gets the line of the operation in the forward pass that it belongs to.
-    """
+    """Returns "folder/file.py:12" outside of libraries; in a backward pass that of the forward one."""
 
     def __init__(self, skipped: Collection[str] = ()) -> None:
         self._skipped = frozenset(skipped)
@@ -56,21 +50,16 @@ class CallingLine:
 
     def _innermost(self) -> tuple[str, bool]:
         """Return the line, and whether torch.compile generated the code that it calls."""
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         compiled = False
         while frame is not None:
             file = frame.f_code.co_filename
             if file not in self._skipped and not _is_library(file):
-                if not _is_generated(frame):
+                if not str(frame.f_globals.get("__name__")).startswith("torch._inductor."):
                     return f"{_shown(file)}:{frame.f_lineno}", compiled
                 compiled = True
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
         return "", compiled
-
-
-def _is_generated(frame: FrameType) -> bool:
-    """Return whether torch.compile generated the code."""
-    return str(frame.f_globals.get("__name__")).startswith("torch._inductor.")
 
 
 @cache
@@ -95,7 +84,7 @@ def is_possible() -> bool:
 
 
 class TwoProcesses:
-    """Traces depths by `trace`, those of `ahead` in a second process that was forked from this one."""
+    """Traces depths by `trace`, those of `ahead` in a second process, which halves the time to wait."""
 
     def __init__(self, trace: Callable[[int], Timeline]) -> None:
         self._trace = trace

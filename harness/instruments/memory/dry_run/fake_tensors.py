@@ -1,8 +1,6 @@
 """Follow every storage of a run on fake tensors and log each allocation and release, for dry runs.
 
 Nothing is allocated: the log has the allocations that a real run would request, operation by operation.
-
-What a stretch of code allocates and releases again, so that a dry run can log it without running it.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from harness.instruments.memory.workspaces import call_of, takes_more
 
 
 class Temporaries(NamedTuple):
-    """What a stretch of code allocates and releases."""
+    """What a stretch of code allocates and releases again, so that it can be logged without running it."""
 
     storages: int
     events: list[tuple[int, int, OpSite, bool]]  # storage, bytes, site, whether its line is not the caller's
@@ -37,15 +35,9 @@ def temporaries_of(events: Sequence[MemoryEvent], before: int, line: str) -> Tem
         held[one.storage] = held.get(one.storage, 0) + one.delta_B
     if any(number < before for number in held) or any(held.values()):
         return None
-    count = 1 + max(held, default=before - 1) - before
-    return Temporaries(
-        count,
-        [
-            (one.storage - before, one.delta_B, one.place, one.place.line != line)
-            for one in events
-            if one.delta_B
-        ],
-    )
+    kept = [one for one in events if one.delta_B]
+    each = [(one.storage - before, one.delta_B, one.place, one.place.line != line) for one in kept]
+    return Temporaries(1 + max(held, default=before - 1) - before, each)
 
 
 COLLECTIVE_NAMESPACES = frozenset({"c10d", "_c10d_functional", "c10d_functional", "fsdp"})
@@ -54,17 +46,13 @@ BUFFERS: dict[tuple[str, str], int] = {
     ("fsdp", "all_gather_copy_in"): 1,
     ("fsdp", "split_with_sizes_copy"): -1,
     ("fsdp", "chunk_cat"): -1,
-    ("c10d", "_allgather_base_"): 0,
-    ("c10d", "allgather_into_tensor_coalesced_"): 0,
-    ("c10d", "allgather_"): 0,
-    ("c10d", "_reduce_scatter_base_"): 1,
-    ("c10d", "reduce_scatter_tensor_coalesced_"): 1,
+    **{("c10d", name): 0 for name in ("allreduce_", "reduce_", "broadcast_", "alltoall_base_", "recv_")},
+    **{
+        ("c10d", f"{name}_"): 0
+        for name in ("_allgather_base", "allgather_into_tensor_coalesced", "allgather")
+    },
+    **{("c10d", f"{name}_"): 1 for name in ("_reduce_scatter_base", "reduce_scatter_tensor_coalesced")},
     ("c10d", "reduce_scatter_"): 1,
-    ("c10d", "allreduce_"): 0,
-    ("c10d", "reduce_"): 0,
-    ("c10d", "broadcast_"): 0,
-    ("c10d", "alltoall_base_"): 0,
-    ("c10d", "recv_"): 0,
 }
 """Index of the buffer argument, keywords last: gathered or received into, or reduced from.
 
@@ -89,10 +77,7 @@ They are released before it ends."""
 
 
 class _InPlace(NamedTuple):
-    """An operation whose result may reuse its first argument's storage in a real run.
-
-    It does so if that storage is released now.
-    """
+    """An operation whose result takes its first argument's storage in a real run, if that goes now."""
 
     written: int  # storages by address
     result: int
@@ -176,33 +161,24 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Log that a known storage has a new size: one that grows is made anew by its own operation."""
-        key = torch_internals.storage_key(storage)
+        key, size_B = torch_internals.storage_key(storage), storage.nbytes()
         if key in self._alive:
             reference, number, before_B = self._alive[key]
-            size_B = storage.nbytes()
             self._alive[key] = (reference, number, size_B)
             grown = self._made[number]._replace(phase=self._phase)
             self.ledger.enter(number, size_B - before_B, grown if size_B > before_B else self._place)
 
     def repeat(self, key: Hashable, run: Callable[[], None]) -> None:
-        """Log what `run` allocates and releases; from the second call with a key on, without running it.
-
-        It is run each time where it keeps or releases anything else, or asks for measured workspaces.
-        """
-        if self._ask_host:
-            run()
-            return
+        """Log what `run` allocates and releases; for a known key without running it, if it keeps none."""
         line = self._line()
         caller = line.partition(":")[0]  # in a backward pass it is the code of `run` itself
         key = (key, self._making_below, caller)
-        if key not in self._repeated:
+        found = None if self._ask_host else self._repeated.get(key)
+        if found is None:
             first, before = len(self.ledger.events), len(self.ledger.kinds)
             run()
-            self._repeated[key] = temporaries_of(self.ledger.events[first:], before, line)
-            return
-        found = self._repeated[key]
-        if found is None:
-            run()
+            if key not in self._repeated:
+                self._repeated[key] = temporaries_of(self.ledger.events[first:], before, line)
             return
         self._in_place = None
         base = len(self.ledger.kinds)
@@ -260,10 +236,11 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._forward and not forward:
             self._end_forward()
         self._forward = forward
-        made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        made = _tensors(result)
         shape = tuple(made[0].shape) if made else ()
         self._place = OpSite(self._phase, str(func), shape, self._line())
-        if self._computes_below and self._is_all_below(args):
+        taken = _tensors(args) if self._computes_below and self._below else []
+        if taken and all(map(self.is_below, taken)):
             with self.below():
                 self._see_all(made)
             return
@@ -273,12 +250,6 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if number is not None and self.ledger.kinds[number] == "temporaries":
                 self.label(tensor, role)
         self.ledger.record_transient(self._workspace(func, args, result), self._place)
-
-    def _is_all_below(self, args: Sequence[Any]) -> bool:
-        if not self._below:
-            return False
-        tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
-        return bool(tensors) and all(map(self.is_below, tensors))
 
     # -- storages
 
@@ -296,9 +267,8 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except NotImplementedError:
             return None
         key = torch_internals.storage_key(storage)
-        known = self._alive.get(key)
-        if known is not None:
-            return known[1]
+        if key in self._alive:
+            return self._alive[key][1]
         if key in self._below:
             return None
         if self._making_below:
@@ -345,10 +315,7 @@ class StorageLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def logged(log: StorageLog, random_states: bool = True) -> Iterator[StorageLog]:
-    """Run the block on fake tensors with `log` over them; resized storages are logged too.
-
-    `random_states`: also log saved states of the CPU's generator, which are in the CPU's memory only.
-    """
+    """Run the block on fake tensors with `log` over them; `random_states`: also the CPU generator's."""
     states = _random_states(log) if random_states else nullcontext()
     with torch_internals.fake_tensor_mode(), _resizes(log), states, log:
         _ACTIVE.append(log)
@@ -358,15 +325,11 @@ def logged(log: StorageLog, random_states: bool = True) -> Iterator[StorageLog]:
             _ACTIVE.pop()
 
 
-_ACTIVE: list[StorageLog] = []
-"""Logs that are entered, the innermost last."""
+_ACTIVE: list[StorageLog] = []  # logs that are entered, the innermost last
 
 
 def repeatable(key: Hashable, run: Callable[[], None]) -> None:
-    """Run what keeps nothing; a dry run repeats what it logged of the first call with the key.
-
-    The key must determine the sizes of all that `run` allocates. What compiled code runs is not repeated.
-    """
+    """Run what keeps nothing, or log it again by a key of all its sizes; not in compiled code."""
     if _ACTIVE and not torch.compiler.is_compiling():
         _ACTIVE[-1].repeat(key, run)
     else:
@@ -397,17 +360,17 @@ def _random_states(log: StorageLog) -> AbstractContextManager[Any]:
     return patch.object(torch, "get_rng_state", get_rng_state)
 
 
-def collective_roles(operation: Any, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor, str]]:
-    """Return the operation's buffer arguments (keywords last) with their kind, unless that is known better.
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [one for one in tree_leaves(tree) if isinstance(one, torch.Tensor)]
 
-    Empty for operations that are not collective. FSDP2's unreduced gradients enter `chunk_cat`.
-    """
+
+def collective_roles(operation: Any, arguments: Sequence[Any]) -> Iterator[tuple[torch.Tensor, str]]:
+    """Return a collective's buffers with their kind; FSDP2's unreduced gradients enter `chunk_cat`."""
     name = (operation.namespace, operation._opname)
     if name == ("fsdp", "chunk_cat"):
         yield from ((tensor, "gradients") for tensor in arguments[0])
     if name in BUFFERS:
-        buffers = tree_leaves(arguments[BUFFERS[name]])
-        yield from ((tensor, "communication") for tensor in buffers if isinstance(tensor, torch.Tensor))
+        yield from ((tensor, "communication") for tensor in _tensors(arguments[BUFFERS[name]]))
 
 
 def writes_in_place(operation: Any, args: Sequence[Any]) -> bool:

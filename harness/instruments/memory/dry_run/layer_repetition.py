@@ -3,11 +3,6 @@
 One more layer inserts stretches of events into the phases of a step: one into the forward pass, one for each
 list of tensors in a foreach optimizer. For more layers, they are inserted as often. What is built so is
 compared with a traced depth, event by event, before it is used.
-
-The full first step of a run whose timeline begins with an update alone, made from its steady step.
-
-Both steps request the same, except that the first update also makes the optimizer's state. So a run is traced
-with that update in place of its first step, in half of the time.
 """
 
 from __future__ import annotations
@@ -15,15 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 from harness.instruments.memory.memory_timeline import SET_UP, MemoryEvent, OpSite, Timeline
 
-FEWEST = 2
+FEWEST, MOST = 2, 5  # layers of the shortest timeline
 FEWEST_WITH_RANKS = 3  # prefetching crosses layers
-MOST = 5
-"""Layers of the shortest timeline, least and most."""
 
 
 class Pattern(NamedTuple):
@@ -108,10 +101,7 @@ class Piece(NamedTuple):
 
 
 class Repetition:
-    """What one more layer inserts into a timeline, from those of n and n + 1 layers.
-
-    Raises `NotUniformError` where it does more than to insert.
-    """
+    """What one more layer inserts into a timeline; raises `NotUniformError` where it does more."""
 
     def __init__(self, fewer: Timeline, more: Timeline, by_distance: bool = False):
         self._round_to_B = fewer.round_to_B
@@ -241,14 +231,6 @@ class Phase(NamedTuple):
     items: list[Item]
 
 
-class Insertion(NamedTuple):
-    """Where the longer of two sequences has more: before `before` of the shorter, from `start` of its own."""
-
-    before: int
-    start: int
-    length: int
-
-
 def phases_of(fewer: Timeline, more: Timeline, by_distance: bool = False) -> list[tuple[Phase, Phase]]:
     """Return the phases of both in pairs; raises `NotUniformError` where they have other phases.
 
@@ -267,12 +249,10 @@ def phases_of(fewer: Timeline, more: Timeline, by_distance: bool = False) -> lis
     return list(zip(left, right, strict=True))
 
 
-Keys = tuple[Hashable, Hashable]
-"""An event, with its bytes and shape and without."""
+Keys = tuple[Hashable, Hashable]  # an event, with its bytes and shape and without
 
 
 def _allocations(timeline: Timeline) -> list[Keys]:
-    """Return the allocations, by storage."""
     return [
         ((place, kind, stream, delta_B), (place.phase, place.operation, kind, stream))
         for kind, (_, delta_B, place, stream) in zip(
@@ -299,13 +279,14 @@ def _found_by(timeline: Timeline, allocated: Sequence[int]) -> Iterator[tuple[in
 def _releases(
     timeline: Timeline, allocated: Sequence[int], found: Sequence[tuple[int, int, int]], by_distance: bool
 ) -> list[Keys]:
-    keys: list[Keys] = []
-    releases = (event for event in timeline.events if event.delta_B < 0)
-    for event, (_, _, distance) in zip(releases, found, strict=True):
-        place, allocation = event.place, allocated[event.storage]
-        exact = (place, allocation, distance if by_distance else 0)
-        keys.append((exact, (place.phase, place.operation, allocation)))
-    return keys
+    releases = [event for event in timeline.events if event.delta_B < 0]
+    return [
+        (
+            (place, allocated[storage], distance if by_distance else 0),
+            (place.phase, place.operation, allocated[storage]),
+        )
+        for (storage, _, place, _), (_, _, distance) in zip(releases, found, strict=True)
+    ]
 
 
 def _numbered(keys: Sequence[Sequence[Keys]], first: int = 0) -> list[list[int]]:
@@ -339,12 +320,9 @@ def _phases(items: Sequence[Item], since: int) -> list[Phase]:
     return [Phase(name, steady, [item for _, item in group]) for (name, steady), group in numbered]
 
 
-def insertions(fewer: Sequence[int], more: Sequence[int]) -> list[Insertion]:
-    """Return the stretches of `more` without which it is `fewer`, each a repetition of what is before it.
-
-    Raises `NotUniformError` where there are none such.
-    """
-    found: list[Insertion] = []
+def insertions(fewer: Sequence[int], more: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the stretches of `more`, repetitions, without which it is `fewer`; raises `NotUniformError`."""
+    found: list[tuple[int, int, int]] = []  # before which of `fewer`, from which of `more` on, how many
     left = right = 0
     while True:
         same = _run(fewer, left, more, right)
@@ -352,7 +330,7 @@ def insertions(fewer: Sequence[int], more: Sequence[int]) -> list[Insertion]:
         if left == len(fewer) and right == len(more):
             return found
         length = _length(fewer, left, more, right)
-        found.append(Insertion(left, right, length))
+        found.append((left, right, length))
         right += length
 
 
@@ -372,24 +350,19 @@ def _length(fewer: Sequence[int], left: int, more: Sequence[int], right: int) ->
 
 
 def _run(fewer: Sequence[int], left: int, more: Sequence[int], right: int) -> int:
-    """Return how many events are equal from `left` and `right` on."""
-    length = 0
-    for one, other in zip(fewer[left:], more[right:], strict=False):
-        if one != other:
-            break
-        length += 1
-    return length
+    pairs = zip(fewer[left:], more[right:], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-UPDATE = "optimizer"
-"""The phase of an update."""
+UPDATE = "optimizer"  # the phase of an update
 
 
 def with_first_step(timeline: Timeline) -> Timeline | None:
     """Return the timeline with a full first step between set-up and the steady step.
 
-    None where it cannot be made from the steady step: an update releases what is not its own, or the steady
-    step keeps a tensor that it made.
+    Both steps request the same, except that the first update also makes the optimizer's state. So a run is
+    traced with that update in place of its first step, in half of the time. None where it cannot be made from
+    the steady step: an update releases what is not its own, or the steady step keeps a tensor that it made.
     """
     before, steady = timeline.events[: timeline.since], timeline.events[timeline.since :]
     set_up = [one for one in before if one.place.phase == SET_UP]
@@ -413,22 +386,13 @@ def with_first_step(timeline: Timeline) -> Timeline | None:
 
 
 def _releases_others(update: Sequence[MemoryEvent]) -> bool:
-    """Return whether an update releases storages that it did not allocate."""
-    own: set[int] = set()
-    for one in update:
-        if one.delta_B > 0:
-            own.add(one.storage)
-        elif one.storage not in own:
-            return True
-    return False
+    own = {one.storage for one in update if one.delta_B > 0}
+    return any(one.storage not in own for one in update)
 
 
 def _kept(steady: Sequence[MemoryEvent]) -> set[int]:
-    """Return the storages that a step allocates and does not release."""
-    kept: set[int] = set()
-    for one in steady:
-        (kept.add if one.delta_B > 0 else kept.discard)(one.storage)
-    return kept
+    released = {one.storage for one in steady if one.delta_B < 0}
+    return {one.storage for one in steady if one.delta_B > 0} - released
 
 
 class _Numbers:

@@ -38,10 +38,7 @@ LIGHT = ("config", "_trace_wrapped_higher_order_op")
 
 
 def defer_compiler() -> None:
-    """Put a stand-in in the place of `torch._dynamo`, unless that is loaded already.
-
-    It loads the compiler as soon as anything is used of it that it does not have.
-    """
+    """Put a stand-in for `torch._dynamo`, which loads the compiler once anything else is used of it."""
     require_tried_version()
     if DYNAMO in sys.modules:
         return
@@ -154,12 +151,10 @@ MOST_COMPILATIONS = 10_000
 
 
 def _fused(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    """Return Inductor's code for a graph; a backend of torch.compile."""
     return _compiled(graph, inputs, _generate)
 
 
 def _unfused(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    """Return Inductor's graphs run operation by operation; a backend of torch.compile."""
     return _compiled(graph, inputs, _interpret)
 
 
@@ -190,11 +185,12 @@ def _generate(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any
 
     guards = torch._C._dynamo.guards
     replaced: tuple[tuple[Any, str, Any], ...] = (
-        (AsyncCompile, "cpp_pybinding", lambda *_: _run_nothing),
+        # Kernels write into their arguments and allocate nothing.
+        (AsyncCompile, "cpp_pybinding", lambda *_: lambda *_: None),
         (cpu_vec_isa, "valid_vec_isa_list", list),  # found by a C++ compiler, and only of use for kernels
         (PyCodeCache, "modules", []),
         (PyCodeCache, "modules_no_attr", {}),  # by source, which is that of a real step
-        (guards, "_empty_strided_cpu", _empty_strided),
+        (guards, "_empty_strided_cpu", lambda *sizes: torch.empty_strided(*sizes[:2], dtype=sizes[2])),
         (guards, "_reinterpret_tensor", _reinterpret),
     )
     with ExitStack() as stack:
@@ -204,23 +200,12 @@ def _generate(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any
         return compile_fx_inner(graph, inputs, **options)
 
 
-def _run_nothing(*arguments: Any) -> None:
-    """Take a kernel's place: kernels write into their arguments and allocate nothing."""
-
-
-def _empty_strided(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return torch.empty_strided(shape, stride, dtype=dtype)
-
-
 def _reinterpret(tensor: Tensor, shape: Sequence[int], stride: Sequence[int], offset: int = 0) -> Tensor:
     return tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
 
 
 def load() -> None:
-    """Import what compiles: processes that are forked later need not do it again.
-
-    Dynamo looks up what it knows by name once, so it does before a dry run replaces functions of torch.
-    """
+    """Import what compiles, before processes are forked and before a dry run replaces functions of torch."""
     require_tried_version()
     load_compiler()
     import_module("torch._dynamo.trace_rules").get_torch_obj_rule_map()
@@ -261,9 +246,7 @@ def fsdp2_streams(enter: Callable[[int], None], copies_on_own_stream: bool = Fal
     """
     noticed = 1 if copies_on_own_stream else 2
     require_tried_version()
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
-
-    module: Any = _fsdp_param_group
+    module: Any = import_module("torch.distributed.fsdp._fully_shard._fsdp_param_group")
     gather, reduce = module.foreach_all_gather, module.foreach_reduce
 
     def gathered(parameters: Any, group: Any, async_op: bool, *rest: Any) -> Any:
@@ -302,10 +285,7 @@ class _Noticed:
 
 
 def fsdp2_copies_up(is_below: Callable[[torch.Tensor], bool]) -> AbstractContextManager[Any]:
-    """Make an all-gather copy each shard that `is_below` the device to the device first.
-
-    As on CUDA (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, `all_gather_inputs`); a CPU makes none.
-    """
+    """Make FSDP2 copy shards up first, as on CUDA (_fully_shard/_fsdp_param.py, `all_gather_inputs`)."""
     require_tried_version()
     from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 

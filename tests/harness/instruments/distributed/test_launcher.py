@@ -12,6 +12,7 @@ from launched import SMALL, SRUN, TORCHRUN
 from marked import marked, running, wait_for, wait_until_none
 from places import PYTHONPATH, ROOT
 
+from harness.instruments.distributed import remote_ranks
 from harness.instruments.distributed.rank_pool import RankFailed, RankPool, RankTimeout
 from harness.instruments.distributed.rank_worker import STORE
 from harness.instruments.distributed.remote_ranks import (
@@ -85,12 +86,16 @@ def pool_of(here):
     return RankPool(places(here, {"PYTHONPATH": PYTHONPATH}), here.address, timeout_s=100.0)
 
 
-def test_a_port_in_use_is_named(mark):
+def test_a_port_in_use_is_named_by_the_keeper_and_who_waits_for_it(monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as used:
         here = Launch(0, 2, 0, 1, "127.0.0.1", used.getsockname()[1], True, "a/0")
-        with pytest.raises(LaunchError, match=r"cannot meet at 127.0.0.1:\d+: .*in use"), attended(here):
-            pass
-    wait_until_none(mark)
+        for name, value in here.environment.items():
+            monkeypatch.setenv(name, value)
+        remote_ranks.keep(host=True, servers=1)
+    said = capsys.readouterr().out
+    monkeypatch.setattr(remote_ranks, "_role", lambda *_: [sys.executable, "-S", "-c", f"print({said!r})"])
+    with pytest.raises(LaunchError, match=r"cannot meet at 127.0.0.1:\d+: .*in use"), attended(here):
+        pass
 
 
 @pytest.fixture
@@ -101,7 +106,6 @@ def mark(monkeypatch):
 
 
 def ranks(mark):
-    """Return the ranks themselves, not their relays."""
     relays = {process.pid for process in running(mark, REMOTE)}
     return [
         one for one in running(mark, "harness.instruments.distributed.rank_worker") if one.pid not in relays

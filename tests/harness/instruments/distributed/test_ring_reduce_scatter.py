@@ -12,9 +12,7 @@ from suites.interconnect.emulated_cluster import started
 
 ON_RANK = "ring_on_rank"
 ELEMENTS, TIMES = 1 << 18, 4
-HEADS = 0.05
-"""Share of a frame that is head, acknowledgement or store traffic, at most."""
-
+HEADS = 0.05  # share of a frame that is head, acknowledgement or store traffic, at most
 PLACE = RankLocation(environment={"OMP_NUM_THREADS": "1"})
 
 
@@ -58,17 +56,17 @@ def test_it_sends_half_of_the_bytes_of_gloos_own():
     needs_namespaces()
     with Network(two_nodes(None)) as network, started(network, 2) as ranks:
 
-        def sent_B(call):
-            ranks.call(f"{ON_RANK}:{call}", elements=ELEMENTS, count=1)  # connections
+        def sent_B(**how):
+            ranks.call(f"{ON_RANK}:often", elements=ELEMENTS, count=1, **how)  # connections
             before_B = network.sent()[0][0]
-            ranks.call(f"{ON_RANK}:{call}", elements=ELEMENTS, count=TIMES)
+            ranks.call(f"{ON_RANK}:often", elements=ELEMENTS, count=TIMES, **how)
             return (network.sent()[0][0] - before_B) / TIMES
 
         ring_B = 4 * ELEMENTS * (len(ranks) - 1) / len(ranks)
-        gloo_B = sent_B("reduce_often")
+        gloo_B = sent_B()
         ranks.call(f"{ON_RANK}:ring")
-        assert ring_B <= sent_B("reduce_often") <= (1 + HEADS) * ring_B
-        assert ring_B <= sent_B("gather_often") <= (1 + HEADS) * ring_B
+        assert ring_B <= sent_B() <= (1 + HEADS) * ring_B
+        assert ring_B <= sent_B(gather=True) <= (1 + HEADS) * ring_B
         assert 2 * ring_B <= gloo_B <= (1 + HEADS) * 2 * ring_B
 
 

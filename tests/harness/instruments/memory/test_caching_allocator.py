@@ -25,7 +25,6 @@ INCREASING = [(i, sign * 20 * i * MiB, 0) for i in range(1, 10) for sign in (1, 
 
 
 def of_MiB(*events):
-    """Return requests (block, MiB, stream); negative: released."""
     return [(block, round(size * MiB), stream) for block, size, stream in events]
 
 

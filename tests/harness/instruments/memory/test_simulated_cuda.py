@@ -41,7 +41,7 @@ def test_cuda_keeps_the_activations_of_a_layer_that_korthikanti_count():
 def test_fsdp2_of_early_2024_allocates_what_it_reduces_on_the_reductions_stream():
     """The input in fp32 takes as many bytes there as the gathered bf16 layer twice. What the streams' pools
     hold is not shared, so one pool for all would need less."""
-    step = build_step(replace(LLAMA_7B, num_hidden_layers=3, dp_size=8), ["fsdp2", "mixed_precision"])
+    step = build_step(replace(LLAMA_7B, num_hidden_layers=2, dp_size=8), ["fsdp2", "mixed_precision"])
     largest_B = []
     for apart in (False, True):
         found = dry_run(step, CUDA._replace(fsdp2_copies_on_own_stream=apart))

@@ -23,10 +23,7 @@ def nics(hosts, gpus):
 
 
 def walked(hosts, gpus, size):
-    """Return the bytes that cross the network by (NIC, NIC), following each ring's chunks.
-
-    Ring r enters a host at GPU r, visits the others, and comes back to leave by the NIC of r.
-    """
+    """Return bytes by (NIC, NIC), following each ring's chunks: in and out of a host by one NIC."""
     ranks, crossed = hosts * gpus, Counter()
     for rail in range(gpus):
         ring = [(host, (rail + step) % gpus) for host in reversed(range(hosts)) for step in range(gpus)]
@@ -70,12 +67,11 @@ def test_queue_pairs_carry_equal_parts_of_each_connection(hosts, gpus, pairs, ki
         assert len(set(parts.ring)) == gpus * pairs
 
 
-@pytest.mark.parametrize("ranks", [2, 8, 1024])
-def test_a_nic_at_full_rate_gives_its_rate_as_bus_bandwidth(ranks):
+def test_a_nic_at_full_rate_gives_its_rate_as_bus_bandwidth():
     """The property that nccl-tests defines it by."""
-    sent_B = flows_of("allreduce", nics(ranks, 1), 1e9).size_B[0]
-    assert bus_bandwidth("allreduce", ranks, 1e9, sent_B / 5e10) == pytest.approx(5e10)
-    assert bus_bandwidth("alltoall", ranks, 1e9, sent_B / 2 / 5e10) == pytest.approx(5e10)
+    sent_B = flows_of("allreduce", nics(8, 1), 1e9).size_B[0]
+    assert bus_bandwidth("allreduce", 8, 1e9, sent_B / 5e10) == pytest.approx(5e10)
+    assert bus_bandwidth("alltoall", 8, 1e9, sent_B / 2 / 5e10) == pytest.approx(5e10)
 
 
 def flows_between(source, destination, size_B=1.0, queue_pair=0):
@@ -164,8 +160,7 @@ def test_a_path_over_a_failed_link_or_with_a_needless_spine_is_refused():
             path(clos, way)
 
 
-FABRIC = Clos(6, 4, 4, 1.0, 1.0)
-"""Twelve hosts of two GPUs, two in each rack."""
+FABRIC = Clos(6, 4, 4, 1.0, 1.0)  # twelve hosts of two GPUs, two in each rack
 
 
 @given(st.integers(1, 12), st.integers(0, 99))

@@ -89,7 +89,7 @@ class RandomRank:
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_shares_are_what_a_count_of_every_nanosecond_gives(tmp_path, seed, on_gpu):
     rank = RandomRank(seed, on_gpu)
     found = breakdown(read_traces(rank.writer.write(tmp_path)))
@@ -103,7 +103,7 @@ def test_shares_are_what_a_count_of_every_nanosecond_gives(tmp_path, seed, on_gp
     assert found.ranks[0].overlapped_s * 1e9 * STEPS == pytest.approx(both, abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_shares_sum_to_the_step_and_factors_multiply_to_it(tmp_path, seed):
     draw = random.Random(seed)
     world = draw.choice([1, 2, 3])
@@ -252,10 +252,7 @@ US = 1000
 def training(
     folder, seed, steps=12, world=4, slow_rank=-1, slow=0, loading=0, gap=0, communication=300, host=""
 ):
-    """Write ranks whose products take 500 us with some noise, then a gather that ends for all at once.
-
-    In us, `slow` is added to the products of one rank, `loading` to each step, `gap` before two launches.
-    """
+    """Write ranks of 500 us of noisy products, then a gather; `slow`, `loading` and `gap` add us."""
     folder.mkdir(exist_ok=True)
     draw = random.Random(seed)
     writers = [Writer(rank=rank, world_size=world, host=host) for rank in range(world)]
@@ -285,7 +282,7 @@ def training(
 
 def test_nothing_is_named_where_nothing_was_put_in(tmp_path):
     """One named cause in 40 traces would be more than the promised one in 100; the bound allows for luck."""
-    runs = [training(tmp_path / str(seed), seed) for seed in range(40)]
+    runs = [training(tmp_path / str(seed), seed, world=2) for seed in range(40)]
     assert sum(bool(causes(run)) for run in runs) <= 1
     assert not any(causes(a, b) for a, b in pairwise(runs[:12]))
 

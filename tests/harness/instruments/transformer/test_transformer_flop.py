@@ -11,16 +11,15 @@ LLAMA = TransformerShape(
     intermediate_size=14336, vocab_size=128256,
 )  # fmt: skip
 """Llama-3.1-8B."""
-MATRICES = 8_030_261_248 - 128256 * 4096
-"""Its published parameters but for the embedding."""
+MATRICES = 8_030_261_248 - 128256 * 4096  # its published parameters but for the embedding
 
 
-def test_megatrons_older_formula_is_its_closed_form():
+def test_megatrons_formula_is_its_closed_form_with_half_of_the_scores():
     """Core 0.6 to 0.11 count 12 · L · h² · (1 + kv/heads + s/h + 1.5 · ffn/h + V/(2 L h)) per token."""
     seq, hidden, layers = 8192, 4096, 32
-    inner = 1 + 8 / 32 + seq / hidden + 1.5 * 14336 / hidden + 128256 / (2 * layers * hidden)
+    inner = 1 + 8 / 32 + seq / hidden / 2 + 1.5 * 14336 / hidden + 128256 / (2 * layers * hidden)
     closed = 12 * layers * hidden**2 * inner
-    assert flop_per_token("megatron", LLAMA, seq, older_megatron=True) == pytest.approx(closed, rel=1e-12)
+    assert flop_per_token("megatron", LLAMA, seq) == pytest.approx(closed, rel=1e-12)
 
 
 def test_torchtitans_formula_and_this_projects_are_those_of_the_published_parameters():

@@ -9,8 +9,7 @@ from harness.instruments.triton_kernels.targets import of_ptx
 
 triton = pytest.importorskip("triton")
 
-LIVE = 40
-"""Values that a kernel keeps at once."""
+LIVE = 40  # values that a kernel keeps at once
 HEAD = ".version 7.6\n.target sm_80\n.address_size 64\n"
 
 

@@ -9,7 +9,6 @@ __all__ = ["build", "check", "close", "conditions", "preload", "sample"]
 
 
 def note(line):
-    """Append to the log that the test reads."""
     with open(os.environ["TOY_LOG"], "a") as file:
         file.write(f"{line}\n")
 

@@ -128,7 +128,6 @@ def take_memory(subject, amount):
 
 
 def throw_bad_alloc(subject, amount):
-    """Throw from a C++ allocation that nothing catches."""
     new = ctypes.CDLL("libstdc++.so.6")._Znwm
     new.argtypes = [ctypes.c_size_t]
     new(int(amount))
@@ -189,7 +188,6 @@ def no_reading(subject, amount):
 
 
 def meet(subject, amount):
-    """Succeed only if another such cell runs at the same time."""
     folder = subject["workload"]["folder"]
     os.mkdir(f"{folder}/{subject['seed']}")
     deadline_s = time.monotonic() + 10

@@ -6,7 +6,6 @@ from harness.records import Note, Reading, WrongResult
 
 
 def log(workload, line):
-    """Append to the log that the test reads."""
     if "log" in workload:
         fd = os.open(workload["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(fd, f"{line}\n".encode())

@@ -23,7 +23,6 @@ def conditions(subject):
 
 
 def log(subject, line):
-    """Append to the log that the test reads."""
     fd = os.open(subject["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(fd, f"{line} {subject['name']} {os.getpid()}\n".encode())
     os.close(fd)
