@@ -113,7 +113,7 @@ def capped(logits_RV: Tensor, cap: float) -> Tensor:
     return slopes_RV
 
 
-class _InPlace(torch.autograd.Function):
+class _InPlaceLoss(torch.autograd.Function):
     """Compute the loss of a copy of all logits, and overwrite it with their gradients in the backward pass.
 
     transformers shifts logits by a token, which copies them and, in the backward pass, their gradients
@@ -329,7 +329,7 @@ def fused(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
 def in_place(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
     """Compute all logits at once, whose gradients take their place, as Unsloth's kernel does."""
     logits_NV = loss.widened(loss.project(x_BTD)).flatten(0, 1)
-    total: Tensor = _InPlace.apply(logits_NV, targets_BT.flatten())  # type: ignore[no-untyped-call]
+    total: Tensor = _InPlaceLoss.apply(logits_NV, targets_BT.flatten())  # type: ignore[no-untyped-call]
     return loss.mean([total], targets_BT)
 
 
