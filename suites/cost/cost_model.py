@@ -4,9 +4,8 @@ Per hour in which one GPU is used, with a capital of C dollars per GPU, repaid i
 
     C a(i, n) / 8760 + P PUE p + P r 12 / 8760 + C o / 8760, over the share of hours in which it is used
 
-a: annuity factor; P: kW per GPU; p: $ per kWh; r: $ per kW and month; o: operations per year over C.
-
-Inputs with a range and a source each: checked, and drawn within their ranges. Sizes: draws D.
+a: annuity factor; P: kW per GPU; p: $ per kWh; r: $ per kW and month; o: operations per year over C. Inputs
+have a range and a source each: they are checked, and drawn within their ranges.
 """
 
 from __future__ import annotations
@@ -86,11 +85,6 @@ def cost_parts(machine: Mapping[str, Amount], owner: Mapping[str, Amount], gpus:
     return CostParts(*(one / hours for one in per_year))
 
 
-def usd_per_unit(usd_per_hour: Amount, per_s: float) -> Amount:
-    """Return dollars per token or sample of a GPU at a price per hour and a throughput per second."""
-    return usd_per_hour / (per_s * SECONDS_PER_HOUR)
-
-
 SOURCE_KEYS = ("at", "date", "source")
 
 GIVEN = "given by the user"
@@ -164,11 +158,8 @@ def with_input(inputs: CostInputs, name: str, value: float) -> CostInputs:
     return inputs._replace(values={**inputs.values, name: value}) if name in inputs.values else inputs
 
 
-LEAST_USD, MOST_USD = 1_000, 200_000
-"""Capital per GPU that can be meant."""
-
-LEAST_KW, MOST_KW = 0.2, 5.0
-"""Power per GPU that can be meant."""
+LEAST_USD, MOST_USD, LEAST_KW, MOST_KW = 1_000, 200_000, 0.2, 5.0
+"""Capital and power per GPU that can be meant."""
 
 LEAST_RENT = 10.0
 """Dollars per kW and month below which a rent that is not 0 is taken to be per hour or per year."""
@@ -179,9 +170,8 @@ def refuse_confused_units(machine: Machine, owner: CostInputs) -> None:
     values, gpus = machine.inputs.values, machine.gpus
     per_gpu = (values["server_USD"] + values["network_USD"]) / gpus
     if not LEAST_USD <= per_gpu <= MOST_USD:
-        meant = (
-            "a node's price needs the node's gpus" if per_gpu > MOST_USD else "is it the price of one GPU?"
-        )
+        too_much = per_gpu > MOST_USD
+        meant = "a node's price needs the node's gpus" if too_much else "is it the price of one GPU?"
         raise Unavailable(
             f"server_USD={values['server_USD']:g}: ${per_gpu:,.0f} per GPU with gpus={gpus}, expected "
             f"{LEAST_USD:,} to {MOST_USD:,}; {meant}"
@@ -335,10 +325,8 @@ def combination_readings(subject: Subject) -> Iterator[Reading]:
     places = list(product(*given.values()))
     columns: dict[str, Amount] = dict(zip(given, np.array(places, float).T, strict=True))
     owner = {**subject.owner.values, **{name: columns[name] for name in OWNER if name in columns}}
-    dearer = {
-        **subject.machine.inputs.values,
-        **{name: columns[name] for name in OF_MACHINE if name in columns},
-    }
+    varied = {name: columns[name] for name in OF_MACHINE if name in columns}
+    dearer = {**subject.machine.inputs.values, **varied}
     ours, base = (
         np.broadcast_to(cost_parts(inputs, owner, machine.gpus).total, len(places))
         for inputs, machine in ((dearer, subject.machine), (subject.baseline.inputs.values, subject.baseline))

@@ -14,30 +14,7 @@ import numpy as np
 
 from harness.instruments.prices import price_lists
 from harness.records import Json, Note, Origin, Reading, Unavailable, WrongResult
-from suites.cost.cost_model import (
-    OF_MACHINE,
-    OF_PRICE,
-    OWNER,
-    Amount,
-    CostParts,
-    Machine,
-    Subject,
-    annuity_factor,
-    calibrated_owner,
-    central_parts,
-    checked_combinations,
-    checked_inputs,
-    combination_readings,
-    cost_parts,
-    drawn_total,
-    listed,
-    machine_of,
-    refuse_confused_units,
-    refuse_unknown,
-    refuse_wrong_throughput,
-    usd_per_unit,
-    with_input,
-)
+from suites.cost import cost_model
 from suites.cost.workload import Workload
 
 FORMULA = "formula"
@@ -48,7 +25,7 @@ QUANTILES = (0.05, 0.95)
 """The ends of a band: 90 % of the draws lie between them."""
 
 
-def input_readings(subject: Subject) -> Iterator[Reading | Note]:
+def input_readings(subject: cost_model.Subject) -> Iterator[Reading | Note]:
     """Yield each input with the ends of its range by its name, and its source as a note."""
     for inputs in (subject.owner, subject.machine.inputs):
         for name, value in inputs.values.items():
@@ -58,23 +35,24 @@ def input_readings(subject: Subject) -> Iterator[Reading | Note]:
             yield Note(f"{name}: {inputs.sources[name]}")
 
 
-def rate_readings(subject: Subject, rate: float, draws: Amount) -> Iterator[Reading]:
+def rate_readings(subject: cost_model.Subject, rate: float, draws: cost_model.Amount) -> Iterator[Reading]:
     """Yield the cost of a GPU-hour, its parts, its band, and the published prices."""
-    parts = central_parts(subject, subject.machine)
+    parts = cost_model.central_parts(subject, subject.machine)
     yield _rate("cost_rate", rate, FORMULA)
-    for name, part in zip(CostParts._fields, parts, strict=True):
+    for name, part in zip(cost_model.CostParts._fields, parts, strict=True):
         yield _rate(f"cost_rate/{name}", float(part), FORMULA)
     for end in np.quantile(draws, QUANTILES):
         yield _rate("cost_rate", float(end), BAND)
     yield from listed_readings(subject)
-    if owner := calibrated_owner(subject):
-        yield _rate("cost_rate", float(central_parts(subject, subject.machine, owner).total), CALIBRATED)
+    if owner := cost_model.calibrated_owner(subject):
+        calibrated = cost_model.central_parts(subject, subject.machine, owner).total
+        yield _rate("cost_rate", float(calibrated), CALIBRATED)
         yield Reading("interest", "1", owner.values["interest"], Origin.CALCULATED, CALIBRATED)
 
 
-def listed_readings(subject: Subject) -> Iterator[Reading]:
+def listed_readings(subject: cost_model.Subject) -> Iterator[Reading]:
     """Yield the published prices of a GPU-hour."""
-    for one, usd_per_h in listed(subject, subject.machine):
+    for one, usd_per_h in cost_model.listed(subject, subject.machine):
         yield Reading("cost_rate", "USD/h", usd_per_h, Origin.PUBLISHED, one.name)
 
 
@@ -82,10 +60,10 @@ def _rate(metric: str, usd_per_h: float, method: str) -> Reading:
     return Reading(metric, "USD/h", usd_per_h, Origin.CALCULATED, method)
 
 
-def ratio_readings(subject: Subject, rate: float, draws: Amount) -> Iterator[Reading]:
+def ratio_readings(subject: cost_model.Subject, rate: float, draws: cost_model.Amount) -> Iterator[Reading]:
     """Yield cost per owned hour over the baseline's, the speed-up that breaks even, and what moves it."""
-    base = float(central_parts(subject, subject.baseline).total)
-    base_draws = drawn_total(subject, subject.baseline)
+    base = float(cost_model.central_parts(subject, subject.baseline).total)
+    base_draws = cost_model.drawn_total(subject, subject.baseline)
     used = subject.machine.inputs.values["used_share"] / subject.baseline.inputs.values["used_share"]
     yield Reading("cost_ratio", "1", rate * used / base, Origin.CALCULATED, FORMULA)
     yield Reading("break_even", "1", rate / base, Origin.CALCULATED, FORMULA)
@@ -93,45 +71,46 @@ def ratio_readings(subject: Subject, rate: float, draws: Amount) -> Iterator[Rea
         yield Reading("cost_ratio", "1", float(end), Origin.CALCULATED, BAND)
     for end in np.quantile(draws / base_draws, QUANTILES):
         yield Reading("break_even", "1", float(end), Origin.CALCULATED, BAND)
-    if owner := calibrated_owner(subject):
+    if owner := cost_model.calibrated_owner(subject):
         ours, theirs = (
-            float(central_parts(subject, one, owner).total) for one in (subject.machine, subject.baseline)
+            float(cost_model.central_parts(subject, one, owner).total)
+            for one in (subject.machine, subject.baseline)
         )
         yield Reading("break_even", "1", ours / theirs, Origin.CALCULATED, CALIBRATED)
     yield from listed_ratios(subject)
     yield from _sensitivity(subject)
 
 
-def listed_ratios(subject: Subject) -> Iterator[Reading]:
+def listed_ratios(subject: cost_model.Subject) -> Iterator[Reading]:
     """Yield the speed-up that breaks even by each price list that has both machines."""
-    of_base = {one.name: usd for one, usd in listed(subject, subject.baseline)}
-    for one, usd_per_h in listed(subject, subject.machine):
+    of_base = {one.name: usd for one, usd in cost_model.listed(subject, subject.baseline)}
+    for one, usd_per_h in cost_model.listed(subject, subject.machine):
         if one.name in of_base:
             ratio = usd_per_h / of_base[one.name]
             yield Reading("break_even", "1", ratio, Origin.PUBLISHED, one.name)
 
 
-def _sensitivity(subject: Subject) -> Iterator[Reading]:
+def _sensitivity(subject: cost_model.Subject) -> Iterator[Reading]:
     """Yield the break-even with one input at each end of its range, the others at their values."""
     named = [(name, ends, "owner") for name, ends in subject.owner.ranges.items()]
     for machine in (subject.baseline, subject.machine):
         named += [(name, ends, machine.name) for name, ends in machine.inputs.ranges.items()]
     for name, ends, whose in named:
         for metric, value in zip(("break_even_low", "break_even_high"), ends, strict=True):
-            owner = with_input(subject.owner, name, value)
+            owner = cost_model.with_input(subject.owner, name, value)
             ours, base = (
-                float(cost_parts(_moved(one, whose, name, value), owner.values, one.gpus).total)
+                float(cost_model.cost_parts(_moved(one, whose, name, value), owner.values, one.gpus).total)
                 for one in (subject.machine, subject.baseline)
             )
             method = name if whose == "owner" else f"{name} of {whose}"
             yield Reading(metric, "1", ours / base, Origin.CALCULATED, method)
 
 
-def _moved(machine: Machine, whose: str, name: str, value: float) -> Mapping[str, float]:
+def _moved(machine: cost_model.Machine, whose: str, name: str, value: float) -> Mapping[str, float]:
     return {**machine.inputs.values, name: value} if machine.name == whose else machine.inputs.values
 
 
-def throughput(subject: Subject, machine: Machine) -> float | None:
+def throughput(subject: cost_model.Subject, machine: cost_model.Machine) -> float | None:
     """Return tokens/s or samples/s of one GPU as published, or tokens/s by the published MFU; or None."""
     given = subject.workload
     published = given.samples_per_s or given.tokens_per_s
@@ -143,7 +122,7 @@ def throughput(subject: Subject, machine: Machine) -> float | None:
 
 
 def throughput_readings(
-    subject: Subject, rate: float | None = None, draws: Amount | None = None
+    subject: cost_model.Subject, rate: float | None = None, draws: cost_model.Amount | None = None
 ) -> Iterator[Reading]:
     """Yield throughput, the cost of a token and a run, or of a sample, and what a dearer machine gains.
 
@@ -157,9 +136,9 @@ def throughput_readings(
     is_published = subject.machine.name in (given.samples_per_s or given.tokens_per_s)
     origin = Origin.PUBLISHED if is_published else Origin.CALCULATED
     yield Reading(f"{unit}s_per_s_per_device", f"{unit}/s", per_s, origin)
-    costs = {one.name: usd for one, usd in listed(subject, subject.machine)}
+    costs = {one.name: usd for one, usd in cost_model.listed(subject, subject.machine)}
     for method, usd_per_h in ({FORMULA: rate, **costs} if rate is not None else costs).items():
-        cost = float(usd_per_unit(usd_per_h, per_s))
+        cost = usd_per_h / (per_s * cost_model.SECONDS_PER_HOUR)
         yield Reading(f"cost_per_{unit}", f"USD/{unit}", cost, Origin.CALCULATED, method)
         if unit == "token":
             yield Reading("run_cost", "USD", cost * given.run_tokens, Origin.CALCULATED, method)
@@ -169,7 +148,7 @@ def throughput_readings(
     speed_up = per_s / base_per_s
     yield Reading("speedup", "1", speed_up, origin)
     if draws is not None:
-        shares = np.asarray(draws / drawn_total(subject, subject.baseline)) < speed_up
+        shares = np.asarray(draws / cost_model.drawn_total(subject, subject.baseline)) < speed_up
         yield Reading("share_that_pays", "1", float(np.mean(shares)), Origin.CALCULATED)
 
 
@@ -177,29 +156,31 @@ ROUNDING = 1e-9
 """Relative rounding of sums of payments."""
 
 
-def build(workload: Json, seed: int) -> Subject:
+def build(workload: Json, seed: int) -> cost_model.Subject:
     """Return the baseline; raises `Unavailable` where an input lacks its source, or its unit is confused."""
     given = Workload(**workload)
-    inputs = (*OWNER, *OF_MACHINE)
-    refuse_unknown(given.ranges, inputs, "ranges")
-    refuse_unknown(given.sources, inputs, "sources")
-    values = {name: getattr(given, name) for name in OWNER}
-    owner = checked_inputs(values, given.ranges, given.sources, "the workload")
-    machine = machine_of(given, given.machine)
+    inputs = (*cost_model.OWNER, *cost_model.OF_MACHINE)
+    cost_model.refuse_unknown(given.ranges, inputs, "ranges")
+    cost_model.refuse_unknown(given.sources, inputs, "sources")
+    values = {name: getattr(given, name) for name in cost_model.OWNER}
+    owner = cost_model.checked_inputs(values, given.ranges, given.sources, "the workload")
+    machine = cost_model.machine_of(given, given.machine)
     if machine.has_formula:
-        refuse_confused_units(machine, owner)
+        cost_model.refuse_confused_units(machine, owner)
     elif given.kind != "pair":
-        raise Unavailable(f"{OF_PRICE[0]}: missing; only a pair may leave out {', '.join(OF_PRICE)}")
+        raise Unavailable(
+            f"{cost_model.OF_PRICE[0]}: missing; only a pair may leave out {', '.join(cost_model.OF_PRICE)}"
+        )
     price_lists(given.prices)
-    checked_combinations(given.combinations)
-    refuse_wrong_throughput(given)
-    return Subject(given, owner, machine, machine, seed)
+    cost_model.checked_combinations(given.combinations)
+    cost_model.refuse_wrong_throughput(given)
+    return cost_model.Subject(given, owner, machine, machine, seed)
 
 
-def check(subject: Subject) -> None:
+def check(subject: cost_model.Subject) -> None:
     """Compare payments with the loan, and what is repaid with the capital; raises `WrongResult`."""
     values = subject.owner.values
-    payment = float(annuity_factor(values["interest"], values["life_years"]))
+    payment = float(cost_model.annuity_factor(values["interest"], values["life_years"]))
     whole = int(values["life_years"])
     if whole == values["life_years"]:
         worth = math.fsum(payment / (1 + values["interest"]) ** year for year in range(1, whole + 1))
@@ -207,7 +188,7 @@ def check(subject: Subject) -> None:
             raise WrongResult(f"payments over {whole} years are worth {worth:.9g} of the loan; expected 1")
     if not subject.machine.has_formula:
         return
-    parts = central_parts(subject, subject.machine)
+    parts = cost_model.central_parts(subject, subject.machine)
     if not all(math.isfinite(float(part)) and float(part) >= 0 for part in parts):
         raise WrongResult(f"a part of the cost is negative or not finite: {parts}")
     machine, gpus = subject.machine.inputs.values, subject.machine.gpus
@@ -218,7 +199,7 @@ def check(subject: Subject) -> None:
         raise WrongResult(f"${repaid:.9g} are repaid per GPU, of ${capital:.9g}")
 
 
-def conditions(subject: Subject) -> Mapping[str, str]:
+def conditions(subject: cost_model.Subject) -> Mapping[str, str]:
     """Return the conditions that a claim may require, and what a pair was measured on."""
     given, machine = subject.workload, subject.machine
     return {
@@ -233,7 +214,7 @@ def conditions(subject: Subject) -> Mapping[str, str]:
     }
 
 
-def sample(subject: Subject) -> Iterator[Reading | Note]:
+def sample(subject: cost_model.Subject) -> Iterator[Reading | Note]:
     """Calculate the cost of a GPU-hour with its band, and of a token or sample by a published throughput.
 
     Where only price lists have the baseline's cost, they alone are used, for both machines.
@@ -245,10 +226,13 @@ def sample(subject: Subject) -> Iterator[Reading | Note]:
             yield from listed_ratios(subject)
         yield from throughput_readings(subject)
         return
-    rate, draws = float(central_parts(subject, subject.machine).total), drawn_total(subject, subject.machine)
+    rate, draws = (
+        float(cost_model.central_parts(subject, subject.machine).total),
+        cost_model.drawn_total(subject, subject.machine),
+    )
     yield from input_readings(subject)
     yield from rate_readings(subject, rate, draws)
     if is_dearer:
         yield from ratio_readings(subject, rate, draws)
-        yield from combination_readings(subject)
+        yield from cost_model.combination_readings(subject)
     yield from throughput_readings(subject, rate, draws)

@@ -36,9 +36,8 @@ class Workload:
     ranges: dict[str, Any]  # input: [LOW, HIGH]; an input without one is not drawn
     sources: dict[str, Any]  # input: {at: VALUE, date: DATE, source: TEXT}
     draws: Annotated[int, Bounds(at_least=100, at_most=1000000)] = 4096
-    published_USD_per_h: Annotated[float, Bounds(above=0, at_most=100)] | None = (
-        None  # of the baseline; see `calibrated`
-    )
+    # Of the baseline; see `calibrated_owner`.
+    published_USD_per_h: Annotated[float, Bounds(above=0, at_most=100)] | None = None
     prices: dict[str, Any] = field(default_factory=dict)  # conf/prices.yaml
 
     # Input to values: every combination is calculated. An input of a machine is that of the dearer one.

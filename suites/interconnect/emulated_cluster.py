@@ -1,15 +1,12 @@
 """Two nodes made on this machine: a network of namespaces, ranks on it, and what both can do.
 
-A step's time on a link is predicted by replaying a trace of its computation with collectives of a given
-duration, which are timed at a few rates without computation; never from steps on a shaped link. One link
-carries one collective after the other, in the order in which they start; computation continues until it waits
-for one.
+A step's time on a link is predicted by replaying a trace of its computation with collectives that are timed
+at a few rates without computation; never from steps on a shaped link. One link carries one collective after
+the other, in the order in which they start; computation continues until it waits for one.
 
-The paper's links are scaled to this host, so that the ratio of communication to computation is the paper's. A
-node here computes less and sends less than one of eight H100. A link is slowed down by both factors together:
-rate x (bytes here / bytes there) x (seconds of computation there / seconds of computation here). Each
-strategy's links are scaled by its own bytes and computation here. "There" is always the quoted run of FSDP2,
-so every strategy has that run's ratio; an ideal link without overlap would gain each the same.
+The paper's links are scaled to this host, so that the ratio of communication to computation is the paper's:
+rate x (bytes here / bytes there) x (seconds of computation there / seconds of computation here). "Here" is
+each strategy's own step, "there" the quoted run of FSDP2, so every strategy has that run's ratio.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ from suites.training.step_time.published import ELEMENT_B, FAST_B_PER_S, FAST_ST
 
 TraceEvents = Sequence[Sequence[Any]]
 
-
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -52,10 +48,9 @@ class Service(NamedTuple):
     taken_s: tuple[float, ...]
 
     def seconds(self, rate_B_per_s: float) -> float:
-        """Return the seconds at any rate.
+        """Return the seconds at any rate: between two measured ones a line over logarithms.
 
-        Between two measured rates it is a line over logarithms. Below them bytes dominate, so the slowest
-        time grows as the rate falls. Above them only latency counts.
+        Below them bytes dominate, so the slowest time grows as the rate falls. Above them latency counts.
         """
         slower = max(self.rates_B_per_s[0] / rate_B_per_s, 1.0)
         rates, taken_s = np.log(self.rates_B_per_s), np.log(self.taken_s)
@@ -157,10 +152,9 @@ COLLECTIVES = 3  # two all-gathers, one reduce-scatter
 
 
 def paper_run() -> StepCost:
-    """Return the cost of a step of Table III's run.
+    """Return the cost of a step of Table III's run; its computation is what remains of the fast link's 4.4 s.
 
-    Each node needs the other's half of the parameters three times. That is the least that any algorithm moves
-    between two nodes. The computation is what remains of the fast link's 4.4 s.
+    Each node needs the other's half of the parameters three times, the least that any algorithm moves.
     """
     link_B = COLLECTIVES * PARAMETERS * ELEMENT_B * (NODES - 1) / NODES
     return StepCost(link_B, FAST_STEP_S - link_B / FAST_B_PER_S)
@@ -180,15 +174,12 @@ CALIBRATION_B_PER_S = (1.25e9, 5e9, 2e10, 8e10, 3.2e11)
 REPEATS = 4
 """Times that an update's collectives are timed without computation, at each rate."""
 
-
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 """A rank computes on the CPU, with one thread; torch.distributed has others to move bytes with."""
 
 
 class EmulatedCluster(TrainingCluster):
-    """Two nodes on a switch with `ranks_per_node` ranks each; `run` is the cost of one step of the workload's
-    strategy on them, by which the paper's links are scaled.
-    """
+    """Two nodes on a switch; `run`: the cost of a step of the workload's strategy, which scales links."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self._rate_B_per_s: float | None = None
@@ -249,10 +240,7 @@ class EmulatedCluster(TrainingCluster):
         return merged([[events] for events in self.call("trace", key=key)])
 
     def calibrate(self, step: TrainingStep) -> None:
-        """Time the step's collectives without computation, at a few rates.
-
-        Raises ValueError for a collective that is not timed by itself.
-        """
+        """Time the step's collectives without computation, at a few rates; else raises ValueError."""
         taken_s: dict[float, dict[Collective, list[float]]] = {}
         for _ in range(REPEATS):
             events = self.trace(step)
@@ -267,10 +255,7 @@ class EmulatedCluster(TrainingCluster):
         }
 
     def predicted_s(self, events: TraceEvents, step: TrainingStep, rate_B_per_s: float) -> float:
-        """Return the update's time at that rate: its trace, replayed with each collective's calibrated time.
-
-        Raises ValueError for a collective that was not in the step's calibration.
-        """
+        """Return the time of a trace, replayed with calibrated collectives; else raises ValueError."""
         services = self._services[trace_key(step)]
         if unknown := set(collectives(events)) - set(services):
             raise ValueError(f"{len(unknown)} of its collectives were not in its calibration")

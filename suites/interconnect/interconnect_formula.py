@@ -52,17 +52,10 @@ def step_bounds(exchange: Exchange, cluster: Cluster, rate_B_per_s: float, compu
 def compute_left(exchange: Exchange, cluster: Cluster, rate_B_per_s: float, step_s: float) -> Pair:
     """Return the seconds of computation in a step that took `step_s` over a link of `rate_B_per_s`.
 
-    The model is solved for the computation under each assumption. It reproduces this one step by
-    construction, and only steps at other rates are predictions. With perfect overlap the computation is the
-    full step. At rates above the calibrated one the bounds change places, because the sum falls there and the
-    maximum does not. Raises ValueError where communication alone takes longer than the step.
+    With perfect overlap that is the full step. At rates above the calibrated one the bounds change places,
+    because the sum falls there and the maximum does not.
     """
     communication_s = communication_seconds(exchange, cluster, rate_B_per_s, TRAFFIC[1])
-    if communication_s >= step_s:
-        raise ValueError(
-            f"no time is left for computation: {TRAFFIC[1]} traffic alone takes {communication_s:.3g} s "
-            f"of a step of {step_s:.3g} s"
-        )
     return np.array([step_s, step_s - communication_s])
 
 
@@ -75,12 +68,10 @@ def sufficient_rate(
 ) -> Pair:
     """Return the link rate in B/s from which a step takes at most (1 + added) times that of `other`.
 
-    `other`: an exchange that sends less; None sends nothing, so the network adds the share `added` to the
-    computation. With traffic B and latency L, without overlap: (B - (1 + added) B') / (added compute_s + (1 +
-    added) L' - L). With perfect overlap: B / ((1 + added) compute_s - L), or less where both steps wait for
-    their links. Infinite where latency alone adds more; 0 on one node.
+    `other`: an exchange that sends less; None sends nothing. With traffic B and latency L, without overlap:
+    (B - (1 + added) B') / (added compute_s + (1 + added) L' - L). With perfect overlap: B / ((1 + added)
+    compute_s - L), or less where both steps wait for their links. Infinite where latency alone adds more.
     """
-
     more, (best_s, worst_s) = 1 + added, np.broadcast_to(compute_s, 2).tolist()
     latency_s, others_s = (latency_seconds(one, cluster) if one else 0.0 for one in (exchange, other))
     best_B, worst_B = (link_bytes(exchange, cluster, one) for one in TRAFFIC)
@@ -119,8 +110,7 @@ class Subject:
     def exchange(self) -> Exchange:
         """Return what a micro-batch sends: two bytes per parameter, and gradients once per update.
 
-        Each layer is gathered and reduced separately; latency counts as if gradients were reduced per
-        micro-batch.
+        Latency counts for each layer, as if gradients were reduced per micro-batch.
         """
         return Exchange(
             self.parameters,

@@ -1,10 +1,9 @@
 """What a rank of the interconnect suite does besides training: traces of updates, and collectives alone.
 
-`harness.instruments.distributed.rank_pool` calls it by name; `suites.training.on_rank` makes the
-trainers. A trace is that of one update: the computation between its collectives, their starts and their
-waits. The links are unshaped meanwhile, and time spent waiting is left out, so that what remains is the step
-without a network. Collective launches are traced by patching ProcessGroup and waits by patching Work. DDP
-bypasses both in C++, so its launches are traced through a communication hook and its waits through `drained`.
+A trace is that of one update: the computation between its collectives, their starts and their waits. The
+links are unshaped meanwhile, and time spent waiting is left out. Collective launches are traced by patching
+ProcessGroup and waits by patching Work. DDP bypasses both in C++, so its launches are traced through a
+communication hook and its waits through `drained`.
 """
 
 from __future__ import annotations
@@ -33,17 +32,11 @@ BEGUN = {
     "_allgather_base": "all_gather",
     "reduce_scatter_single": "reduce_scatter",
     "_reduce_scatter_base": "reduce_scatter",
-    "allgather_into_tensor_coalesced": "other",
-    "all_gather_single_coalesced": "other",
-    "reduce_scatter_tensor_coalesced": "other",
-    "reduce_scatter_single_coalesced": "other",
-    "allgather": "other",
-    "reduce_scatter": "other",
-    "broadcast": "other",
-    "reduce": "other",
-    "gather": "other",
+    **dict.fromkeys(("allgather_into_tensor_coalesced", "all_gather_single_coalesced"), "other"),
+    **dict.fromkeys(("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"), "other"),
+    **dict.fromkeys(("allgather", "reduce_scatter", "broadcast", "reduce", "gather"), "other"),
 }
-"""Methods of torch.distributed.ProcessGroup that the suite can time by themselves."""
+"""Methods of torch.distributed.ProcessGroup, by what they do; others than these three are not timed alone."""
 
 TraceEvent = list[Any]
 """["compute", s], ["begin", number, collective, elements, dtype], ["wait", number]."""
@@ -60,7 +53,7 @@ class Trace:
 
     def begin(self, collective: str, tensor: torch.Tensor, begin: Callable[[], Any]) -> Any:
         """Record a collective's start and return its Work."""
-        self._compute()
+        self.computed()
         dtype = str(tensor.dtype).removeprefix("torch.")
         self.events.append(["begin", len(self.works), collective, tensor.numel(), dtype])
         self.works.append(begin())
@@ -70,7 +63,7 @@ class Trace:
         """Record a wait for a collective, and wait."""
         if self._waits:
             return wait()
-        self._compute()
+        self.computed()
         self.events += [["wait", number] for number, one in enumerate(self.works) if one is work]
         self._waits = True
         try:
@@ -85,11 +78,8 @@ class Trace:
         self._since_s = time.perf_counter()
         self.events += [["wait", number] for number in range(len(self.works))]
 
-    def ended(self) -> None:
-        """Record the update's end."""
-        self._compute()
-
-    def _compute(self) -> None:
+    def computed(self) -> None:
+        """Record the computation until now."""
         now_s = time.perf_counter()
         self.events.append(["compute", now_s - self._since_s])
         self._since_s = now_s
@@ -164,7 +154,7 @@ def trace(state: RankState, key: str) -> list[TraceEvent]:
         if trainer.step.settings_of("ddp") is not None:
             trainer.backward = _drained(trainer.backward, seen)
         trainer.train_step(batches)
-        seen.ended()
+        seen.computed()
     vars(trainer).pop("backward", None)
     state[_events_of(key)] = seen.events
     return seen.events

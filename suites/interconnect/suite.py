@@ -179,10 +179,7 @@ def tokens_per_step(subject: Subject, cluster: TrainingCluster) -> int:
 
 
 def sample(session: Session) -> Iterator[Reading | Note]:
-    """Read seconds per step of the slowest rank, and on shaped links what the model predicts.
-
-    For the prediction a step without a network is traced before the links are shaped.
-    """
+    """Read seconds per step of the slowest rank, and on shaped links what the model predicts before."""
     cluster = session.cluster
     if not isinstance(cluster, EmulatedCluster):
         yield Reading("time", "s", step_s(session), Origin.MEASURED, "packets")

@@ -1,9 +1,4 @@
-"""The ranks that a workload's variants share, on this or other machines, and their trainers.
-
-Ranks that torchrun or srun started, on their machines' own network: nothing is shaped or predicted.
-
-What a variant of the interconnect suite is: a training step behind a link.
-"""
+"""A variant of the interconnect suite, and the ranks that a workload's variants share, on any machines."""
 
 from __future__ import annotations
 
@@ -99,7 +94,10 @@ TIMEOUT_S = 300.0
 
 
 class RealCluster(TrainingCluster):
-    """One rank for each process that was started; `conditions` are those that a claim may name."""
+    """One rank for each process that torchrun or srun started; nothing is shaped or predicted.
+
+    `conditions` are those that a claim may name.
+    """
 
     def __init__(self, here: Launch) -> None:
         backend = backend_of(here)
@@ -107,9 +105,8 @@ class RealCluster(TrainingCluster):
         self.conditions = {"backend": backend, "device": "cuda" if backend == "nccl" else "cpu"}
         try:
             described = self.call("describe_rank")
-            self.conditions["network"] = network_of(
-                here, [(machine, local) for machine, local, _ in described]
-            )
+            ranks = [(machine, local) for machine, local, _ in described]
+            self.conditions["network"] = network_of(here, ranks)
             if backend == "nccl":
                 self.conditions["device_name"] = ", ".join(sorted({device for _, _, device in described}))
         except BaseException:
@@ -127,9 +124,8 @@ def backend_of(here: Launch) -> str:
         return "gloo"
     if seen == 1 or seen >= here.per_node:
         return "nccl"
-    raise Unavailable(
-        f"{seen} GPUs are too few for the {here.per_node} ranks of a node: start as many as there are"
-    )
+    few = f"{seen} GPUs are too few for the {here.per_node} ranks of a node"
+    raise Unavailable(f"{few}: start as many as there are")
 
 
 def network_of(here: Launch, ranks: list[tuple[str, int]]) -> str:

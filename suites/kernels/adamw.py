@@ -1,10 +1,8 @@
 """AdamW (arXiv 1711.05101) over a list of tensors, as torch.optim.AdamW does it by default.
 
-That is a loop over the tensors on the CPU, and foreach functions over all of them on CUDA. It is written out
-because torch reads the step as a Python number; here it is a tensor, so that the same function can be
-compiled. Passes over memory are the same: the step size, torch's factor of the last operation, goes into the
-two scalars of the denominator, as in torch's own loop where the step is a tensor (torch/optim/adam.py,
-_single_tensor_adam, capturable).
+That is a loop over the tensors on the CPU, and foreach functions over all of them on CUDA. The step is a
+tensor here, so that the function can be compiled. Passes over memory are the same: the step size goes into
+the two scalars of the denominator, as in torch/optim/adam.py, _single_tensor_adam, capturable.
 """
 
 from __future__ import annotations

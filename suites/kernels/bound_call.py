@@ -1,7 +1,4 @@
-"""The work of one call: outputs, and the gradients of all inputs that need one; made once per subject.
-
-One variant in a process: its work, created at first use, and the result of its check.
-"""
+"""The work of one call: outputs, and the gradients of all inputs that need one; made once per subject."""
 
 from __future__ import annotations
 
@@ -73,26 +70,19 @@ def bind(subject: Subject, inputs: Inputs, upstream: Sequence[Tensor]) -> Work:
     if subject.bind is not None:
         return subject.bind(subject, inputs, upstream)
     function, around, leaves, whole = subject.function, subject.around, leaves_of(inputs), subject.whole
-    if not leaves:
-
-        def forward() -> Result:
-            with whole(), around():
-                outputs = function(*inputs)
-            return list(tensors_of(outputs)), []
-
-        return forward
-
     fitting: list[Tensor] = []
 
-    def forward_and_backward() -> Result:
+    def call() -> Result:
         with whole():
             with around():
                 outputs = list(tensors_of(function(*inputs)))
+            if not leaves:
+                return outputs, []
             if not fitting:
                 fitting.extend(fitted(upstream, outputs))
             return outputs, torch.autograd.grad(outputs, leaves, fitting)
 
-    return forward_and_backward
+    return call
 
 
 def fitted(upstream: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:

@@ -1,12 +1,8 @@
 """Compare a variant's outputs and gradients with float64's, at its workload's shape and at edge cases.
 
-Part of `check`. An error is |ours - float64| over the largest |float64| of the same tensor.
-
-Shapes at which hand-written kernels fail: odd, one row, not contiguous, large values. All small.
-
-The float64 reference: outputs and gradients of an operation's eager function on the same inputs.
-
-Attention is computed in blocks of queries, each head alone, so that long sequences fit; of many heads a few.
+An error is |ours - float64| over the largest |float64| of the same tensor. The reference has an operation's
+eager function on the same inputs. Attention is computed in blocks of queries, each head alone, so that long
+sequences fit; of many heads a few. Edge cases are small shapes at which hand-written kernels fail.
 
 A training step is compared with plain PyTorch's in fp32, at the workload's own size: every parameter's
 gradient of the first step, by the norm of the difference; then the losses of `STEPS` steps on one batch,
@@ -122,10 +118,8 @@ def one_head(
         rows = slice(begin, min(begin + QUERIES_AT_ONCE, length))
         scores = q_TK[rows] @ k_TK.T * scale
         if causal:
-            ahead = torch.arange(length, device=q_TK.device) > torch.arange(
-                rows.start, rows.stop, device=q_TK.device
-            ).unsqueeze(1)
-            scores.masked_fill_(ahead, float("-inf"))
+            places = torch.arange(length, device=q_TK.device)
+            scores.masked_fill_(places > places[rows].unsqueeze(1), float("-inf"))
         weights = scores.softmax(-1)
         out_TK[rows] = weights @ v_TK
         if g_TK is None:
@@ -237,10 +231,7 @@ def check(session: Session) -> None:
 
 
 def check_workload_shape(session: Session) -> tuple[float, int | None]:
-    """Return the largest error at the workload's own shape, of the work that is timed afterwards.
-
-    Returns how many heads of attention were compared too; None where all were.
-    """
+    """Return the largest error of the work that is timed, and how many heads were compared; None: all."""
     subject, workload = session.subject, session.subject.workload
     if workload.operation == "adamw":
         inputs = make_inputs(subject.operation, workload, subject.seed, subject.device)
@@ -280,10 +271,7 @@ def flows_in(operation: str, inputs: Inputs, upstream: Sequence[Tensor]) -> floa
 
 
 def check_updates(subject: Subject, inputs: Inputs, where: str, session: Session | None = None) -> float:
-    """Return the largest error of all tensors after several AdamW updates in place, same gradients each time.
-
-    The first call is timed for `session`, where there is one.
-    """
+    """Return the largest error after several AdamW updates; a `session` gets the first call's time."""
     ours, theirs = mapped(torch.clone, inputs), in_float64(inputs)
     work = bind(subject, ours, [])
     for index in range(ADAMW_UPDATES):
@@ -314,8 +302,7 @@ def compare_tensors(
     where: str,
     known: float = 0.0,
 ) -> float:
-    """Return the largest error of all tensors; raises `WrongResult`. Gradients are known to `known`, no
-    closer."""
+    """Return the largest error; raises `WrongResult`. Gradients are known to `known`, no closer."""
     worst = 0.0
     for kind, ours, theirs in zip(("output", "gradient"), result, expected[:2], strict=True):
         if len(ours) != len(theirs):

@@ -20,29 +20,23 @@ def autocast_bf16(subject: Subject) -> Subject:
     """
     import torch
 
-    from suites.kernels.training_step import (
-        BF16_TOLERANCE,
-        PRODUCTS,
-        STEP,
-        require_full_step,
-        with_techniques,
-    )
+    from suites.kernels import training_step
 
     workload = subject.workload
-    if workload.operation not in PRODUCTS:
+    if workload.operation not in training_step.PRODUCTS:
         raise Unavailable(
             f"autocast leaves {workload.operation} in the type of its inputs: it has no matrix products"
         )
     if workload.dtype == "bf16":
         raise Unavailable("the inputs are bf16 already: autocast would change nothing")
-    if workload.operation == STEP:
-        require_full_step(subject, "autocast_bf16")
-        return with_techniques(subject, [("mixed_precision", {})])
+    if workload.operation == training_step.STEP:
+        training_step.require_full_step(subject, "autocast_bf16")
+        return training_step.with_techniques(subject, [("mixed_precision", {})])
     return replace(
         subject,
         around=partial(torch.autocast, subject.device.type, torch.bfloat16),  # narrowed weights are not kept
         precision="bf16",
-        tolerance=max(subject.tolerance, BF16_TOLERANCE),
+        tolerance=max(subject.tolerance, training_step.BF16_TOLERANCE),
     )
 
 

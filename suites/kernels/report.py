@@ -215,8 +215,5 @@ def _roofs(
         if rate and measured.bandwidth:
             begin = max(x_low, y_low / measured.bandwidth)
             ridge = min(max(rate / measured.bandwidth, begin), x_high)
-            slope = [(x, min(x * measured.bandwidth, rate)) for x in (begin, ridge)]
-            yield (
-                f"{name}: {human(rate, 'FLOP/s')}",
-                [*slope, (x_high, min(x_high * measured.bandwidth, rate))],
-            )
+            corners = [(x, min(x * measured.bandwidth, rate)) for x in (begin, ridge, x_high)]
+            yield f"{name}: {human(rate, 'FLOP/s')}", corners

@@ -102,8 +102,7 @@ def layers_that_fit(workload: Workload, room_B: float, activations_B: Callable[[
 
 
 def states_in_memory_B(parameters: float) -> float:
-    """Return the bytes of states at most: of one step shared by all variants, of one being checked, and the
-    gradients that it is compared with."""
+    """Return the bytes of a step that variants share, of one being checked, and of compared gradients."""
     return (2 * STATES_B + 4) * parameters
 
 
@@ -167,12 +166,9 @@ class FixedBatchTrainer:
 
 def step_of(subject: Subject) -> TrainingStep:
     """Return the subject's step: its techniques, and its functions in the place of the model's own."""
-    own = {
-        "learning_rate": optimizers.LEARNING_RATE,
-        "weight_decay": optimizers.WEIGHT_DECAY,
-        "adam_epsilon": optimizers.EPSILON,
-    }
-    step = build_step({**asdict(subject.workload), **own}, subject.techniques, subject.seed)
+    workload = asdict(subject.workload) | {"adam_epsilon": optimizers.EPSILON}
+    workload |= {"learning_rate": optimizers.LEARNING_RATE, "weight_decay": optimizers.WEIGHT_DECAY}
+    step = build_step(workload, subject.techniques, subject.seed)
     functions = {name: one for name, one in subject.replace.items() if name != "adamw"}
     step = replace(step, functions={**step.functions, **functions})
     if subject.workload.dtype == "bf16":
@@ -287,8 +283,6 @@ def activations_B(workload: Workload, attention: str = "explicit") -> float:
 
 
 OPERATION = Operation("training_step", inputs, eager, bytes_moved, flops, eager_B)
-
-
 STEP = OPERATION.name
 
 PRODUCTS = ("attention", "linear_cross_entropy", STEP)
@@ -322,9 +316,8 @@ def replace_operation(
 def require_full_step(subject: Subject, variant: str) -> None:
     """Raise `Unavailable` for a step of which only one part is replaced."""
     if subject.workload.operation == STEP and subject.workload.part != "all":
-        raise Unavailable(
-            f"{variant} changes the full step, and here {subject.workload.part} alone is to change"
-        )
+        alone = f"here {subject.workload.part} alone is to change"
+        raise Unavailable(f"{variant} changes the full step, and {alone}")
 
 
 def missing(module: str, extra: str) -> str | None:

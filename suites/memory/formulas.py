@@ -11,31 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from suites.memory.subject import Subject
+from suites.training.dry_run import estimates as sources
 from suites.training.dry_run.dry_run import is_sharded
-from suites.training.dry_run.estimates import (
-    ModelCounts,
-    deepspeed_states_bytes,
-    first_stage_parameters,
-    interleaving_penalty,
-    korthikanti_layer_bytes,
-    megatron_activations_bytes,
-    megatron_states_bytes,
-    rule_40x_bytes,
-    zero_states_bytes,
-)
 from suites.training.step import TrainingStep
 
-STAGES = {
-    "none": 0,
-    "ddp": 0,
-    "zero1": 1,
-    "zero2": 2,
-    "zero3": 3,
-    "tensor": 0,
-    "expert": 0,
-    "context": 0,
-    "pipeline": 0,
-}
+STAGES = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+STAGES |= dict.fromkeys(("tensor", "expert", "context", "pipeline"), 0)
 """ZeRO's stage over the ranks that can spread states, by a part of `Features.sharding`; 0 spreads nothing."""
 
 
@@ -56,7 +37,7 @@ def gpus(peak_B: float, capacity_B: float = 80e9) -> int:
     return max(1, math.ceil(peak_B / capacity_B))
 
 
-def estimates(subject: Subject, counts: ModelCounts) -> Iterator[MemoryEstimate]:
+def estimates(subject: Subject, counts: sources.ModelCounts) -> Iterator[MemoryEstimate]:
     """Return every formula's value for the peak bytes of one rank, or why it has none."""
     for method, formula in METHODS.items():
         try:
@@ -67,7 +48,7 @@ def estimates(subject: Subject, counts: ModelCounts) -> Iterator[MemoryEstimate]
             yield MemoryEstimate(method, peak_B, "; ".join(broken_assumptions(method, subject.step, counts)))
 
 
-def broken_assumptions(method: str, step: TrainingStep, counts: ModelCounts) -> Iterator[str]:
+def broken_assumptions(method: str, step: TrainingStep, counts: sources.ModelCounts) -> Iterator[str]:
     """Return the assumptions of the method's source that `step` breaks."""
     if step.features.precision == "fp32" and method != "states_16":
         yield "the formula is for mixed precision; this step computes in fp32"
@@ -127,7 +108,7 @@ def _stage(step: TrainingStep) -> int:
     return max(STAGES[part] for part in sharding.split(", "))
 
 
-def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
+def _rule_40x(subject: Subject, counts: sources.ModelCounts) -> float:
     """Apply the rule to the paper's nominal size ("7B") where there is one, spread evenly as in Table I."""
     step = subject.step
     _needs_adam(step)
@@ -135,61 +116,58 @@ def _rule_40x(subject: Subject, counts: ModelCounts) -> float:
         raise NotDefinedError(
             "the rule gives a total and does not say which part of it is replicated on each rank"
         )
-    total_B = rule_40x_bytes(subject.nominal_parameters or counts.parameters)
+    total_B = sources.rule_40x_bytes(subject.nominal_parameters or counts.parameters)
     return total_B / (step.ranks if is_sharded(step) else 1)
 
 
-def _parameters_of_rank(step: TrainingStep, counts: ModelCounts) -> float:
+def _parameters_of_rank(step: TrainingStep, counts: sources.ModelCounts) -> float:
     """Return the parameters that one rank has, or shards over the ranks that have the same."""
-    parameters = first_stage_parameters(counts, step.pipeline_ranks) / step.tensor_ranks
+    parameters = sources.first_stage_parameters(counts, step.pipeline_ranks) / step.tensor_ranks
     if step.features.sharding != "expert":
         return parameters
     return parameters - step.workload.shape.expert_parameters * (1 - 1 / step.expert_ranks)
 
 
-def _states_16(subject: Subject, counts: ModelCounts) -> float:
+def _states_16(subject: Subject, counts: sources.ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
-    return zero_states_bytes(_parameters_of_rank(step, counts), _stage(step), step.shard_ranks)
+    return sources.zero_states_bytes(_parameters_of_rank(step, counts), _stage(step), step.shard_ranks)
 
 
-def _states_18(subject: Subject, counts: ModelCounts) -> float:
+def _states_18(subject: Subject, counts: sources.ModelCounts) -> float:
     step = subject.step
     _needs_adam(step)
     stage = _stage(step)
     if stage > 1:
         raise NotDefinedError("Megatron's estimator spreads the optimizer's states alone (as ZeRO's stage 1)")
-    return megatron_states_bytes(
+    return sources.megatron_states_bytes(
         _parameters_of_rank(step, counts), step.shard_ranks, distributed_optimizer=stage == 1
     )
 
 
-def _korthikanti(subject: Subject, counts: ModelCounts) -> float:
+def _korthikanti(subject: Subject, counts: sources.ModelCounts) -> float:
     """Add the activations of one micro-batch of all layers to ZeRO's states; see `interleaving_penalty`."""
     step = subject.step
     _needs_known_attention(step)
-    kept = (
-        "no_scores" if step.features.attention == "sdpa" or step.features.recompute == "selective" else "all"
-    )
-    if step.features.recompute == "full":
-        kept = "input"
-    work = step.workload
-    layer_B = korthikanti_layer_bytes(
+    features, work = step.features, step.workload
+    without_scores = features.attention == "sdpa" or features.recompute == "selective"
+    kept = "input" if features.recompute == "full" else "no_scores" if without_scores else "all"
+    layer_B = sources.korthikanti_layer_bytes(
         work.seq_len,
         work.micro_batch_size,
         counts.hidden_size,
         counts.num_attention_heads,
         kept,
         step.tensor_ranks,
-        step.features.sequence_parallel,
+        features.sequence_parallel,
     )
     layers_B = counts.num_hidden_layers * layer_B / step.context_ranks
-    return _states_16(subject, counts) + layers_B * interleaving_penalty(
+    return _states_16(subject, counts) + layers_B * sources.interleaving_penalty(
         step.pipeline_ranks, step.stages_per_rank
     )
 
 
-def _megatron(subject: Subject, counts: ModelCounts) -> float:
+def _megatron(subject: Subject, counts: sources.ModelCounts) -> float:
     step, features = subject.step, subject.step.features
     _needs_known_attention(step)
     if step.tensor_ranks > 1 and not features.sequence_parallel:
@@ -199,34 +177,32 @@ def _megatron(subject: Subject, counts: ModelCounts) -> float:
     if features.recompute == "full" or (features.attention == "explicit" and features.recompute == "none"):
         raise NotDefinedError("Megatron's estimator is for selective recompute or flash attention")
     work = step.workload
-    activations_B = megatron_activations_bytes(
+    activations_B = sources.megatron_activations_bytes(
         work.seq_len, work.micro_batch_size, counts, step.pipeline_ranks, step.stages_per_rank
     )
     return _states_18(subject, counts) + activations_B / (step.tensor_ranks * step.context_ranks)
 
 
-def _deepspeed(subject: Subject, counts: ModelCounts) -> float:
+def _deepspeed(subject: Subject, counts: sources.ModelCounts) -> float:
     """Apply deepspeed's estimator of the step's own stage; model states only."""
     step = subject.step
     _needs_adam(step)
     stage = _stage(step)
-    if step.tensor_ranks > 1:
-        raise NotDefinedError("deepspeed's estimators know no tensor parallelism")
-    if step.pipeline_ranks > 1:
-        raise NotDefinedError("deepspeed's estimators know no pipeline parallelism")
-    if stage == 1:
-        raise NotDefinedError("deepspeed has no estimator for ZeRO stage 1")
-    if stage == 0:
-        raise NotDefinedError(
-            "deepspeed's estimators are for ZeRO stages 2 and 3; this step shards by neither"
-        )
+    for is_so, refusal in (
+        (step.tensor_ranks > 1, "deepspeed's estimators know no tensor parallelism"),
+        (step.pipeline_ranks > 1, "deepspeed's estimators know no pipeline parallelism"),
+        (stage == 1, "deepspeed has no estimator for ZeRO stage 1"),
+        (stage == 0, "deepspeed's estimators are for ZeRO stages 2 and 3; this step shards by neither"),
+    ):
+        if is_so:
+            raise NotDefinedError(refusal)
     return _by_deepspeed(stage, counts, step.shard_ranks)
 
 
-def _deepspeed_on_one(stage: int) -> Callable[[Subject, ModelCounts], float]:
+def _deepspeed_on_one(stage: int) -> Callable[[Subject, sources.ModelCounts], float]:
     """Apply deepspeed's estimator of `stage` to this model on one GPU, for a step without sharding."""
 
-    def formula(subject: Subject, counts: ModelCounts) -> float:
+    def formula(subject: Subject, counts: sources.ModelCounts) -> float:
         step = subject.step
         _needs_adam(step)
         if step.features.sharding != "none" or step.ranks != 1:
@@ -236,14 +212,14 @@ def _deepspeed_on_one(stage: int) -> Callable[[Subject, ModelCounts], float]:
     return formula
 
 
-def _by_deepspeed(stage: int, counts: ModelCounts, ranks: int) -> float:
+def _by_deepspeed(stage: int, counts: sources.ModelCounts, ranks: int) -> float:
     try:
-        return deepspeed_states_bytes(stage, counts.parameters, counts.largest_layer, ranks)
+        return sources.deepspeed_states_bytes(stage, counts.parameters, counts.largest_layer, ranks)
     except ImportError as error:
         raise NotDefinedError(f"deepspeed could not be imported: {error}") from error
 
 
-METHODS: dict[str, Callable[[Subject, ModelCounts], float]] = {
+METHODS: dict[str, Callable[[Subject, sources.ModelCounts], float]] = {
     "rule_40x": _rule_40x,
     "states_16": _states_16,
     "states_18": _states_18,

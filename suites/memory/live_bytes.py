@@ -57,11 +57,7 @@ def write_snapshot(timeline: Timeline, path: Path) -> None:
 
     Every storage has addresses of its own: where the allocator would place it is not simulated here.
     """
-    sizes_B = [
-        size_B
-        for event, size_B in zip(timeline.events, timeline.sizes_B(), strict=True)
-        if event.delta_B > 0  # in the order of the storages' numbers
-    ]
+    sizes_B = [size_B for size_B in timeline.sizes_B() if size_B > 0]  # in the order of the storages' numbers
     starts = list(accumulate(sizes_B, initial=0))
     trace: list[dict[str, Any]] = []
 
@@ -104,9 +100,6 @@ def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_
 
     Steps before `step.settling_updates` lack states and are not sampled. Where ranks meet at intervals, the
     largest peak of one interval is returned alone: the meeting has tensors of its own.
-
-    Under `harness.instruments.distributed.fake_process_group` one process is one of `step.ranks`; its
-    allocations are real.
     """
     device = device or device_here()
     losses = []
@@ -122,6 +115,7 @@ def measure_peak(step: TrainingStep, device: torch.device | None = None, steady_
     peaks = tuple(allocator.peaks[1 + step.settling_updates :])
     if step.updates_between_syncs > 1:
         peaks = (max(peaks, key=lambda one: one.live_B),)
-    if products is None:
-        return Measured(peaks, tuple(losses), in_fp32=False, slow=())
-    return Measured(peaks, tuple(losses), in_fp32=bool(products.replaced), slow=tuple(sorted(products.slow)))
+    replaced, slow = (
+        (False, ()) if products is None else (bool(products.replaced), tuple(sorted(products.slow)))
+    )
+    return Measured(peaks, tuple(losses), replaced, slow)

@@ -1,21 +1,16 @@
-"""What a variant of the memory suite is: a training step.
-
-Readings of what a step assumes and could turn its answer.
-
-Readings of what torch's allocator reserves on CUDA and of what lies outside of it.
-"""
+"""A variant of the memory suite, and readings of what could turn its answer and of what CUDA reserves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 
-from harness.instruments.memory.caching_allocator import AllocatorSettings, DeviceFullError, replay
+from harness.instruments.memory.caching_allocator import AllocatorSettings
 from harness.records import Note, Origin, Reading
 from suites.memory.workload import Search, Workload
 from suites.training.dry_run import largest_batch
 from suites.training.dry_run.dry_run import DryRun
-from suites.training.dry_run.largest_batch import Target, outside_allocator_B, under_other_choices
+from suites.training.dry_run.largest_batch import Target, fit_of, outside_allocator_B, under_other_choices
 from suites.training.step import TrainingStep
 from suites.training.techniques import build_step
 from suites.training.workload import Architecture
@@ -66,10 +61,7 @@ def subject_of(workload: Workload, seed: int) -> Subject:
 
 
 def readings(subject: Subject, largest: int, run_of: Callable[[Subject], DryRun]) -> Iterator[Reading]:
-    """Yield, under each other choice, whether the requested micro-batch fits and the largest that does.
-
-    `largest`: that of the subject. `run_of`: dry-runs a subject.
-    """
+    """Yield, under each other choice, whether the requested micro-batch fits and the largest that does."""
     choices = under_other_choices(
         subject.step, subject.target, largest, lambda step: run_of(replace(subject, step=step))
     )
@@ -93,22 +85,8 @@ def reserved(subject: Subject, run: DryRun) -> Iterator[Reading | Note]:
     yield Reading("reserved_memory", "B", run.reserved_B, Origin.SIMULATED, "fake_step")
     for name, size_B in outside_allocator_B(subject.step).items():
         yield Reading(f"outside_allocator/{name}", "B", size_B, Origin.CALCULATED, "fake_step")
-    retries = retries_to_fit(subject, run)
-    if retries:
+    if retries := fit_of(subject.step, run, subject.target).retries:
         yield Note(
             f"fake_step: one rank fits, but slowly: the allocator would free cached blocks and retry "
             f"({retries} times in two steps)"
         )
-
-
-def retries_to_fit(subject: Subject, run: DryRun) -> int | None:
-    """Return how often the allocator would free its cached blocks on the subject's device.
-
-    None where the step does not fit, or `run` has no timeline.
-    """
-    if run.timeline is None:
-        return None
-    try:
-        return replay(run.timeline.requests(), subject.allocator, room_B(subject)).retries
-    except DeviceFullError:
-        return None

@@ -178,8 +178,7 @@ def gpus_of(
 def simulated(subject: Subject, peak_of: PeakOf) -> Iterator[Reading | Note]:
     """Return the peak of a dry run by `peak_of`, in total and by kind, and what CUDA's allocator has of it.
 
-    On CUDA `allocated_memory` is what torch.cuda.max_memory_allocated would report, which is what is measured
-    there: blocks in use, of which some are larger than their tensors.
+    On CUDA `allocated_memory` is what torch.cuda.max_memory_allocated would report: blocks in use.
     """
     try:
         peak = peak_of(subject)
@@ -240,12 +239,8 @@ def peak_of_rank(subject: Subject, reserved: bool = True, found: list[Pattern] |
 def device_of(subject: Subject) -> Device:
     """Return the simulated device, or CUDA where this host has a GPU."""
     if subject.simulated_device == "cuda" or device_here().type == "cuda":
-        return Device(
-            "cuda",
-            architecture=subject.architecture,
-            allocator=subject.allocator,
-            fsdp2_copies_on_own_stream=subject.fsdp2_copies_on_own_stream,
-        )
+        own_stream = subject.fsdp2_copies_on_own_stream
+        return Device("cuda", False, False, subject.architecture, subject.allocator, own_stream)
     return Device("host", measured=subject.measurable)
 
 
@@ -279,18 +274,13 @@ def measured(subject: Subject, predicted_B: Mapping[str, float]) -> Iterator[Rea
 
 
 def errors(
-    subject: Subject,
-    peaks: Mapping[str, float],
-    beyond: Collection[str] = (),
-    blocks_B: float | None = None,
+    subject: Subject, peaks: Mapping[str, float], beyond: Collection[str], blocks_B: float | None
 ) -> Iterator[Reading | Note]:
     """Return each method's relative error against the measured peak; below zero is an underestimate.
 
-    On CUDA blocks are measured, so there `blocks_B` is the dry run's value.
-
-    Methods in `beyond` are used outside of what they assume, and kept apart by the metric's name.
-    None where the methods speak of CUDA's step and the measured one was another device's. A workload that is
-    too large to be measured has the difference to its dry run instead.
+    On CUDA blocks are measured, so there `blocks_B` is the dry run's value. Methods in `beyond` are used
+    outside of what they assume, and kept apart by the metric's name. A workload that is too large to be
+    measured has the difference to its dry run instead.
     """
     if not subject.measurable and (of_dry_run := peaks.get("fake_step")):
         for method, peak_B in peaks.items():

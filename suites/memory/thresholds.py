@@ -17,17 +17,9 @@ from typing import Any, NamedTuple
 from harness.records import Note, Origin, Reading, Unavailable
 from suites.memory.formulas import estimates
 from suites.memory.subject import Subject, room_B
+from suites.training.dry_run import largest_batch
 from suites.training.dry_run.dry_run import DryRun, is_sharded
 from suites.training.dry_run.estimates import ModelCounts, rule_40x_bytes
-from suites.training.dry_run.largest_batch import (
-    MOST_SEQUENCES,
-    fit_of,
-    outside_allocator_B,
-    predicted_largest,
-    refined_prediction,
-    search,
-    with_micro_batch,
-)
 from suites.training.dry_run.live_tensors import live_tensors
 from suites.training.step import TrainingStep
 
@@ -36,8 +28,7 @@ PATIENCE = 3
 
 
 class Crossing(NamedTuple):
-    """Where a batch takes the requested bytes. `tokens`: None where not found; `how`: the reason or the
-    method."""
+    """Where a batch takes the requested bytes. `tokens`: None where not found; `how`: why not, or where."""
 
     tokens: float | None
     how: str
@@ -53,8 +44,6 @@ def fewest_of(
 
     `evaluated`: one whose peak costs nothing, because `peak_at` has it; the search starts there.
     """
-    if not candidates:
-        raise ValueError("no number of ranks to choose from")
     peak_at = cache(peak_at)
     if evaluated in candidates:
         at = candidates.index(evaluated)
@@ -74,13 +63,11 @@ def tokens_at(
     upper: int,
     peak_at_length: Callable[[int], float] | None = None,
 ) -> Crossing:
-    """Return how many tokens in a batch make the peak `target_B`.
+    """Return how many tokens in a batch make the peak `target_B`; a larger batch must never take less.
 
-    `peak_at_batch(batch)`: bytes with `batch` sequences of `seq_len` tokens, for `batch` from 1 to `upper`.
-    Between the last batch that takes no more and the first that takes more, the number of sequences is
-    interpolated linearly, so that it may be a fraction. Where one sequence already takes more, it is
-    shortened: `peak_at_length(length)` gives the peak of `length` tokens; without it nothing is found.
-    Assumes that a larger batch and a longer sequence never take less.
+    `peak_at_batch(batch)`: bytes with `batch` sequences of `seq_len` tokens, for `batch` from 1 to `upper`,
+    interpolated linearly between the last that takes no more and the first that does. Where one sequence
+    takes more, it is shortened: `peak_at_length(length)`; without that nothing is found.
     """
     peak_at_batch = cache(peak_at_batch)
     if peak_at_batch(1) <= target_B:
@@ -113,8 +100,7 @@ def _cross(
     """Return neighbours among `candidates` with the limit between them, as between the first and the last.
 
     Guesses use a line through both ends of the bracket, the peak over `coordinate` (its own inverse); an end
-    that stays twice has its distance halved (the Illinois method), so that curvature does not slow the
-    search.
+    that stays twice has its distance halved (the Illinois method).
     """
     left, right = 0, len(candidates) - 1
     left_B, right_B = (peak_at(candidates[end]) - limit_B for end in (left, right))
@@ -152,11 +138,11 @@ def _guess(
 
 
 MOST_RANKS = 4096
+
 SHARED_ALONE = ("tensor", "context", "expert", "pipeline")
 """What ranks share where they are no mesh with data-parallel ones: a step has its number as `..._ranks`."""
 MOST_PARAMETERS_OF_ENGINE = 500_000_000
 """Largest model whose ranks are searched by dry runs of deepspeed's engine, where that shards the model."""
-
 
 PeakOf = Callable[..., DryRun]
 """peak_of(subject, reserved=True): the dry run of one rank, with what the allocator reserves or without."""
@@ -209,7 +195,7 @@ def used_B(subject: Subject, run: DryRun) -> float:
     """Return the device bytes of one rank: on CUDA those reserved, and those outside of the allocator."""
     if run.reserved_B is None:
         return run.peak_B
-    return run.reserved_B + sum(outside_allocator_B(subject.step).values())
+    return run.reserved_B + sum(largest_batch.outside_allocator_B(subject.step).values())
 
 
 def ranks_that_suffice(
@@ -289,7 +275,7 @@ def tokens_under_the_rule(subject: Subject, parameters: int, peak_of: PeakOf) ->
     def reserved_B(batch: int, seq_len: int) -> float:
         return peak_of(with_batch(batch, seq_len)).reserved_B or inf
 
-    upper = MOST_SEQUENCES
+    upper = largest_batch.MOST_SEQUENCES
     searched = {"tokens_at_40_B_per_parameter": allocated_B}
     if subject.simulated_device == "cuda":
         searched["reserved_tokens_at_40_B_per_parameter"] = reserved_B
@@ -320,21 +306,23 @@ def largest_batch_readings(
 
     @cache
     def run_at(count: int) -> DryRun:
-        changed = with_micro_batch(step, count)
+        changed = largest_batch.with_micro_batch(step, count)
         return run_of(subject if changed is step else replace(subject, step=changed))
 
     if subject.search == "fits":
-        predicted = refined_prediction(step, subject.target, run_at)
+        predicted = largest_batch.refined_prediction(step, subject.target, run_at)
     else:
-        predicted = predicted_largest(step, subject.target, run_at(requested), requested)
+        predicted = largest_batch.predicted_largest(step, subject.target, run_at(requested), requested)
     yield Reading("largest_micro_batch_predicted", "1", predicted, Origin.SIMULATED, "fake_step")
     tried = [requested]
     if subject.search == "largest_micro_batch":
-        largest, tried = search(step, subject.target, run_at)
+        largest, tried = largest_batch.search(step, subject.target, run_at)
         yield Reading("largest_micro_batch", "1", largest, Origin.SIMULATED, "fake_step")
         yield from assumed(largest)
-        if largest == MOST_SEQUENCES:
-            yield Note(f"largest_micro_batch: {MOST_SEQUENCES} sequences still fit; no more were tried")
+        if largest == largest_batch.MOST_SEQUENCES:
+            yield Note(
+                f"largest_micro_batch: {largest_batch.MOST_SEQUENCES} sequences still fit; no more were tried"
+            )
     for count in sorted({requested, *tried}):
         yield from at_micro_batch(subject, count, run_at(count))
 
@@ -342,9 +330,9 @@ def largest_batch_readings(
 def at_micro_batch(subject: Subject, count: int, run: DryRun) -> Iterator[Reading | Note]:
     """Return what one dry run shows: whether it fits, its peak, and what is alive then."""
     target = subject.target
-    fit = fit_of(subject.step, run, target)
+    fit = largest_batch.fit_of(subject.step, run, target)
     expandable = replace(target.allocator, expandable_segments=True)
-    better = fit_of(subject.step, run, target._replace(allocator=expandable))
+    better = largest_batch.fit_of(subject.step, run, target._replace(allocator=expandable))
 
     def reading(metric: str, unit: str, value: float) -> Reading:
         return Reading(f"at_micro_batch/{count}/{metric}", unit, value, Origin.SIMULATED, "fake_step")

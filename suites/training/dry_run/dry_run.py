@@ -181,8 +181,7 @@ def timeline_of_step(
 ) -> Timeline:
     """Return all allocations and releases of one rank, from set-up to the end of the second step.
 
-    `in_two_processes`: where layers are alike, one of the depths that are traced is so in a process of its
-    own, if there is a core for it.
+    `in_two_processes`: one of the depths that are traced is so in a process of its own, if it has a core.
     """
     if step.no_dry_run is not None:
         raise Unavailable(step.no_dry_run)
@@ -256,9 +255,8 @@ def trace(
                 return timeline
         return _two_steps(step, device, num_hidden_layers, full_first_step=True)[0]
     except errors_for_want_of_values() as error:
-        raise Unavailable(
-            f"the step needs values that fake tensors do not have: {one_line(error)}"
-        ) from error
+        needs = f"the step needs values that fake tensors do not have: {one_line(error)}"
+        raise Unavailable(needs) from error
 
 
 def _two_steps(

@@ -184,19 +184,11 @@ def deepspeed_states_bytes(
     deepspeed. Conditions: Adam, 16-bit training with fp32 states, gradients in both. Left out: activations,
     communication buffers. Raises ImportError where deepspeed is absent or broken.
     """
-    if stage == 2:
-        return float(estimator(2)(parameters, ranks, 1, cpu_offload=offload_optimizer)[1])
-    if stage == 3:
-        estimate = estimator(3)(
-            parameters,
-            largest_layer,
-            ranks,
-            1,
-            cpu_offload=offload_optimizer,
-            cpu_offload_params=offload_parameters,
-        )
-        return float(estimate[1])
-    raise ValueError(f"ZeRO stage {stage}: deepspeed has estimators for stages 2 and 3")
+    if stage not in (2, 3):
+        raise ValueError(f"ZeRO stage {stage}: deepspeed has estimators for stages 2 and 3")
+    counts = (parameters,) if stage == 2 else (parameters, largest_layer)
+    switches = {} if stage == 2 else {"cpu_offload_params": offload_parameters}
+    return float(estimator(stage)(*counts, ranks, 1, cpu_offload=offload_optimizer, **switches)[1])
 
 
 @cache

@@ -48,10 +48,7 @@ def outside_allocator_B(step: TrainingStep) -> dict[str, int]:
 
 
 def room_B(step: TrainingStep, usable_B: float) -> float:
-    """Return what torch's allocator can reserve on a device at most; not above 0 where there is no room.
-
-    `usable_B`: what a process can use of the device.
-    """
+    """Return what torch's allocator can reserve of what a process can use; not above 0 without room."""
     return usable_B - sum(outside_allocator_B(step).values())
 
 
@@ -105,8 +102,7 @@ def _replayed(events: list[MemoryEvent], settings: AllocatorSettings, capacity_B
 def search(step: TrainingStep, target: Target, run_at: RunOf) -> tuple[int, list[int]]:
     """Return the largest micro-batch that fits, 0 where one sequence does not, and those that were dry-run.
 
-    Both sides of the answer are dry runs. Which to try next is predicted by scaling the last one. Assumes
-    that fewer sequences fit where more do.
+    Which to try next is predicted by scaling the last one. Assumes that fewer sequences fit where more do.
     """
     low, high = 0, MOST_SEQUENCES + 1
     tried: list[int] = []
@@ -166,10 +162,7 @@ def largest_that(fits: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def predicted_fit(step: TrainingStep, target: Target, run: DryRun, workload: Workload, count: int) -> Fit:
-    """Return whether `count` sequences would fit, had each tensor with tokens so many of them.
-
-    `workload`: that of the run.
-    """
+    """Return whether `count` sequences would fit, had each tensor so many of them; `workload`: the run's."""
     room = room_B(step, target.usable_B)
     if run.timeline is None or run.reserved_B is None:
         return Fit(run.peak_B / workload.micro_batch_size * count <= room, 0)
@@ -216,9 +209,8 @@ def under_other_choices(
 ) -> Iterator[OtherChoice]:
     """Yield the answer under each other choice.
 
-    Where nothing is said, the optimizer is fused, though torch's default on CUDA is foreach, which allocates
-    temporaries as large as the parameters; and the logits are released after the loss, though a script may
-    keep them in a variable, as transformers' Trainer does.
+    torch's default on CUDA is foreach, whose temporaries are as large as the parameters. A script may keep
+    the logits in a variable, as transformers' Trainer does.
 
     `largest`: that of the step. `run_of`: dry-runs a step. The largest micro-batch of a choice is predicted
     where that of the step does not fit. `optimizer_is_known`: a file or its program says which it is.

@@ -29,7 +29,6 @@ WHOLE = ("parameters", "gradients", "optimizer_states")
 OPERATIONS = {
     "_log_softmax": "log-softmax",
     "_log_softmax_backward_data": "backward of log-softmax",
-    "_softmax": "softmax",
     "_softmax_backward_data": "backward of softmax",
     "nll_loss_forward": "negative log-likelihood",
     "nll_loss_backward": "backward of negative log-likelihood",
@@ -39,7 +38,6 @@ OPERATIONS = {
     "_to_copy": "copy in another type",
     "clone": "copy",
     "cat": "concatenation",
-    "embedding": "embedding",
     "embedding_dense_backward": "backward of embedding",
     "silu": "SiLU",
     "silu_backward": "backward of SiLU",

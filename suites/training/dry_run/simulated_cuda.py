@@ -34,20 +34,16 @@ thread, too, from its first product with a bias. Steps with biases held so much 
 
 def cublaslt_threads(model: nn.Module, recompute: str) -> int:
     """Return how many threads multiply with a bias: forward's, and autograd's where it recomputes."""
-    products = [
-        one
+    biased = any(
+        (isinstance(one, nn.Linear) or type(one).__name__ == "Conv1D")
+        and one.bias is not None  # transformers'
         for one in model.modules()
-        if isinstance(one, nn.Linear) or type(one).__name__ == "Conv1D"  # transformers'
-    ]
-    biased = any(one.bias is not None for one in products)
+    )
     return int(biased) * (2 if recompute.startswith("full") else 1)
 
 
 def as_on_cuda(step: TrainingStep) -> TrainingStep:
-    """Return the step with CUDA's defaults made explicit: foreach optimizers.
-
-    Not Adafactor's, which is a for-loop by default on CUDA, too (torch/optim/_adafactor.py).
-    """
+    """Return the step with CUDA's foreach optimizers; Adafactor's is a for-loop (optim/_adafactor.py)."""
     if step.workload.optimizer_impl != "default":
         return step
     for_loop = step.workload.optimizer == "adafactor"
@@ -137,23 +133,21 @@ def rms_norm(
         input, weight = _widen(input), _widen(weight)
     if torch.compiler.is_compiling():
         return first(torch.ops.aten._fused_rms_norm(input, normalized_shape, weight, eps))
-    result: Tensor = FusedRMSNorm.apply(input, weight)  # type: ignore[no-untyped-call]
+    result: Tensor = _FusedRMSNorm.apply(input, weight)  # type: ignore[no-untyped-call]
     return result
 
 
-class FusedRMSNorm(torch.autograd.Function):
+class _FusedRMSNorm(torch.autograd.Function):
     """The tensors of `aten._fused_rms_norm` and its backward without their values, for fake tensors only."""
 
     @staticmethod
     def forward(context: Any, input: Tensor, weight: Tensor | None) -> Tensor:
-        """Keep the input and the reciprocal root of each row's mean square."""
         rows = input.new_empty((*input.shape[:-1], 1), dtype=torch.float32)
         context.save_for_backward(input, weight, rows)
         return torch.empty_like(input)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of input and weight."""
         input, weight, _ = context.saved_tensors
         return torch.empty_like(input), None if weight is None else torch.empty_like(weight)
 
@@ -166,10 +160,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def in_fp32(function: TorchFunction) -> TorchFunction:
-    """Wrap a function: under autocast it gets fp32 copies of narrow arguments.
-
-    Source: ATen/autocast_mode.h, AT_FORALL_FP32.
-    """
+    """Wrap a function: under autocast it gets fp32 copies (ATen/autocast_mode.h, AT_FORALL_FP32)."""
 
     @wraps(function)
     def widened(*args: Any, **kwargs: Any) -> Any:
@@ -181,10 +172,7 @@ def in_fp32(function: TorchFunction) -> TorchFunction:
 
 
 def to_fp32(function: TorchFunction) -> TorchFunction:
-    """Wrap a function: under autocast its result is fp32 unless requested otherwise.
-
-    Source: ATen/autocast_mode.h, AT_FORALL_FP32_SET_OPT_DTYPE.
-    """
+    """Wrap a function: its result is fp32 unless requested otherwise (AT_FORALL_FP32_SET_OPT_DTYPE)."""
 
     @wraps(function)
     def widened(*args: Any, **kwargs: Any) -> Any:

@@ -164,11 +164,8 @@ def sources() -> list[Path]:
 @cache
 def library_versions() -> tuple[str, ...]:
     """Return the versions of Python and of the libraries that steps run, "" for one that is not installed."""
-    return (sys.version, *(_version(name) for name in LIBRARIES))
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
+    found = dict.fromkeys(LIBRARIES, "")
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return (sys.version, *found.values())

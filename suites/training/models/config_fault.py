@@ -17,7 +17,7 @@ Try = Callable[[Mapping[str, Any]], Any]
 """Builds the model of a config, or runs it; raises where it cannot."""
 
 IGNORED = frozenset(
-    {
+    [
         "architectures",
         "attn_implementation",
         "_attn_implementation",
@@ -29,7 +29,7 @@ IGNORED = frozenset(
         "torch_dtype",
         "transformers_version",
         "use_cache",
-    }
+    ]
 )
 """Keys about storing and loading weights; nothing is loaded here, and others' code is never run."""
 
@@ -37,17 +37,10 @@ IN_FIELD = re.compile(r"Validation error for field '(\w+)'")
 EXPECTED = re.compile(r"expected (\w+), got")
 PYTHON_TYPES = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
 
-A_FACTOR = 2.0
-"""A value that every number of a rotary embedding's section may have."""
-
-LONGEST_S = 10.0
-"""Seconds in which keys are left out; models of many layers take seconds each."""
-
-MOST_KEYS = 2
-"""Keys that are named where either is at fault, such as a size and what must divide it."""
-
-MOST_LENGTH = 120
-"""Characters of an error's own message that are repeated."""
+A_FACTOR = 2.0  # which every number of a rotary embedding's section may be
+LONGEST_S = 10.0  # in which keys are left out; models of many layers take seconds each
+MOST_KEYS = 2  # that are named where either is at fault, such as a size and what must divide it
+MOST_LENGTH = 120  # characters of an error's own message that are repeated
 
 
 def explained(
@@ -96,13 +89,13 @@ def _expected(key: str, value: Any, message: str) -> str:
     if key in ("rope_scaling", "rope_parameters"):
         return "an object with rope_type and its parameters, or null"
     found = EXPECTED.search(message)
-    if found is None or found[1] not in PYTHON_TYPES:
-        union = re.search(r"doesn't match any type in \(([^)]*)\)", message)
-        types = union[1] if union else ""
-        named = [words for name, words in PYTHON_TYPES.items() if f"'{name}'" in types]
-        named += ["a list"] if "list[" in types else []
-        return " or ".join(named) or "of the type that its architecture has"
-    return PYTHON_TYPES[found[1]]
+    if found is not None and found[1] in PYTHON_TYPES:
+        return PYTHON_TYPES[found[1]]
+    union = re.search(r"doesn't match any type in \(([^)]*)\)", message)
+    types = union[1] if union else ""
+    named = [words for name, words in PYTHON_TYPES.items() if f"'{name}'" in types]
+    named += ["a list"] if "list[" in types else []
+    return " or ".join(named) or "of the type that its architecture has"
 
 
 def _culprits(
@@ -110,17 +103,16 @@ def _culprits(
 ) -> Iterator[tuple[str, Any]]:
     """Yield the path and the value of each key without which the config works, of those tried in time."""
     for key in sorted((one for one in config if one != "model_type"), key=lambda one: one not in str(error)):
-        without = {name: value for name, value in config.items() if name != key}
         if time.monotonic() > until_s:
             return
         value = config[key]
-        if not _works(attempt, without) and not (
-            type(value) in (int, float) and _works(attempt, {**config, key: type(value)(1)})
-        ):
-            continue
-        if isinstance(value, dict):
-            yield from ((f"{key}.{inner}", value[inner]) for inner in _inner(config, key, attempt))
-        yield key, value
+        others = [{name: one for name, one in config.items() if name != key}]
+        if type(value) in (int, float):
+            others.append({**config, key: type(value)(1)})
+        if any(_works(attempt, one) for one in others):
+            if isinstance(value, dict):
+                yield from ((f"{key}.{inner}", value[inner]) for inner in _inner(config, key, attempt))
+            yield key, value
 
 
 def _inner(config: Mapping[str, Any], key: str, attempt: Try) -> Iterator[str]:

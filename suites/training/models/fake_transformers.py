@@ -50,10 +50,7 @@ READ_VALUES: dict[str, dict[str, Callable[..., Any]]] = {
     "jetmoe": {"JetMoeTopKGating": mixture.split},
     "led": {"LEDEncoder": reads(False)},  # no token attends to all others
     "longcat_flash": {"LongcatFlashExperts": mixture.looped},
-    "nllb-moe": {
-        "NllbMoeExperts": mixture.looped_over_a_mask,
-        "NllbMoeTop2Router": mixture.without_casts,
-    },
+    "nllb-moe": {"NllbMoeExperts": mixture.looped_over_a_mask, "NllbMoeTop2Router": mixture.without_casts},
     "switch_transformers": {
         "SwitchTransformersExperts": mixture.looped,
         "SwitchTransformersTop1Router": mixture.without_casts,
@@ -70,11 +67,9 @@ It gives the values that the suite's batches have, and of the routing an equal s
 def install() -> None:
     """Replace three functions that read values or use torch's fake operations; once per process.
 
-    Masks: transformers reads from the values whether every row is one sequence of consecutive positions, and
-    assumes not where they cannot be read; the suite's batches always are. Experts: torch's grouped matrix
-    multiplication has no fake form but in bf16, where transformers' own operation makes results of the same
-    sizes. Truncated normal values: torch draws them again until all are within. Raises `Unavailable` where
-    this transformers does not have them.
+    Masks: transformers reads from the values whether every row is one sequence, as the suite's always are.
+    Experts: torch's grouped product has no fake form but in bf16, where transformers' own makes results of
+    the same sizes. Truncated normal values: torch draws again until all are within. Raises `Unavailable`.
     """
     import transformers
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -51,7 +51,7 @@ def fused_linear_cross_entropy(
     """Return the mean cross-entropy of x W^T, capped, as an fp32 scalar tensor; `targets_N` are int64."""
     if x_ND.device.type == "cuda":
         return liger_linear_cross_entropy(x_ND, weight_VD, targets_N, cap)
-    return InForward.apply(x_ND, weight_VD, targets_N, cap)  # type: ignore[no-any-return,no-untyped-call]
+    return _InForward.apply(x_ND, weight_VD, targets_N, cap)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def liger_linear_cross_entropy(
@@ -72,14 +72,13 @@ def rows_at_once(tokens: int, hidden_size: int, vocab_size: int) -> int:
     return min(tokens, 1 << (rows - 1).bit_length())
 
 
-class InForward(torch.autograd.Function):
+class _InForward(torch.autograd.Function):
     """Compute the loss and, in the forward pass, its gradients; the backward pass scales them."""
 
     @staticmethod
     def forward(
         context: Any, x_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, cap: float | None
     ) -> Tensor:
-        """Return the mean loss; keep the gradients of the hidden states and of the weight."""
         gradient_ND = torch.zeros_like(x_ND)
         gradient_VD = torch.zeros_like(weight_VD) if weight_VD.requires_grad else None
         losses_N = torch.zeros(len(x_ND), dtype=torch.float32, device=x_ND.device)
@@ -100,7 +99,6 @@ class InForward(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        """Return the gradients, scaled in place."""
         gradient_ND, gradient_VD = context.saved_tensors
         if gradient_VD is not None:
             gradient_VD.mul_(gradient)
@@ -115,7 +113,7 @@ def capped(logits_RV: Tensor, cap: float) -> Tensor:
     return slopes_RV
 
 
-class InPlace(torch.autograd.Function):
+class _InPlaceLoss(torch.autograd.Function):
     """Compute the loss of a copy of all logits, and overwrite it with their gradients in the backward pass.
 
     transformers shifts logits by a token, which copies them and, in the backward pass, their gradients
@@ -124,7 +122,6 @@ class InPlace(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the sum of the losses; keep the copied logits and a number per row."""
         logits_NV = logits_NV.clone()
         sums_N = torch.logsumexp(logits_NV, 1)
         context.save_for_backward(logits_NV, sums_N, targets_N)
@@ -132,7 +129,6 @@ class InPlace(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Return a copy of the gradient, which is made in the memory of the logits."""
         logits_NV, sums_N, targets_N = context.saved_tensors
         index_N1 = targets_N.unsqueeze(1)
         logits_NV.sub_(sums_N.unsqueeze(1)).exp_()
@@ -140,7 +136,7 @@ class InPlace(torch.autograd.Function):
         return logits_NV.mul_(gradient).clone(), None
 
 
-class OfRows(torch.autograd.Function):
+class _OfRows(torch.autograd.Function):
     """Compute the loss of logits in their own type, some rows at a time; keep them and a number per row.
 
     That is what Inductor's kernels keep of a cross-entropy of widened logits: these and their log-softmax
@@ -149,14 +145,12 @@ class OfRows(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        """Return the sum of the losses, fp32."""
         sums_N = torch.cat([torch.logsumexp(rows.float(), 1) for rows in torch.split(logits_NV, ROWS)])
         context.save_for_backward(logits_NV, sums_N, targets_N)
         return (sums_N - logits_NV.gather(1, targets_N.unsqueeze(1)).squeeze(1)).sum()
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Return the gradients in the logits' type."""
         logits_NV, _, targets_N = context.saved_tensors
         gradient_NV = torch.softmax(logits_NV, 1)
         index_N1 = targets_N.unsqueeze(1)
@@ -177,7 +171,7 @@ def compiled_cross_entropy(logits_NV: Tensor, targets_N: Tensor, dtype: torch.dt
     """Return `cross_entropy` by generated kernels; on the CPU and on fake tensors, by what these keep."""
     if logits_NV.device.type == "cuda":
         return generated()(logits_NV, targets_N, dtype)
-    return OfRows.apply(logits_NV, targets_N)  # type: ignore[no-any-return,no-untyped-call]
+    return _OfRows.apply(logits_NV, targets_N)  # type: ignore[no-any-return,no-untyped-call]
 
 
 @cache
@@ -297,16 +291,16 @@ def same_number(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and keys[0] == keys[1]
 
 
-def chunks_of_the_loss(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-    """Compute all logits at once, and widen and reduce them in chunks (torchtitan, pull request 996)."""
-    (logits_BTV,) = loss.hold([loss.project(x_BTD)])
-    parts = zip(logits_BTV.chunk(loss.chunks, 1), targets_BT.chunk(loss.chunks, 1), strict=True)
-    return loss.mean([loss.entropy(logits, targets) for logits, targets in parts], targets_BT)
+def chunked(all_at_once: bool, loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+    """Compute logits and reduce them in chunks; all logits exist until the last loss.
 
-
-def chunks_of_the_output(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-    """Compute logits in chunks that exist until the last loss (torchtune's CEWithChunkedOutputLoss)."""
-    logits = loss.hold([loss.project(one) for one in x_BTD.chunk(loss.chunks, 1)])
+    All at once, they are widened and reduced in chunks (torchtitan, pull request 996); else they are computed
+    in chunks, too (torchtune's CEWithChunkedOutputLoss).
+    """
+    if all_at_once:
+        logits: Sequence[Tensor] = loss.hold([loss.project(x_BTD)])[0].chunk(loss.chunks, 1)
+    else:
+        logits = loss.hold([loss.project(one) for one in x_BTD.chunk(loss.chunks, 1)])
     parts = zip(logits, targets_BT.chunk(loss.chunks, 1), strict=True)
     return loss.mean([loss.entropy(one, targets) for one, targets in parts], targets_BT)
 
@@ -335,14 +329,14 @@ def fused(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
 def in_place(loss: HeadLoss, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
     """Compute all logits at once, whose gradients take their place, as Unsloth's kernel does."""
     logits_NV = loss.widened(loss.project(x_BTD)).flatten(0, 1)
-    total: Tensor = InPlace.apply(logits_NV, targets_BT.flatten())  # type: ignore[no-untyped-call]
+    total: Tensor = _InPlaceLoss.apply(logits_NV, targets_BT.flatten())  # type: ignore[no-untyped-call]
     return loss.mean([total], targets_BT)
 
 
 SCHEMES: dict[str, Chunked] = {
     "in_place": in_place,
-    "loss": chunks_of_the_loss,
-    "output": chunks_of_the_output,
+    "loss": partial(chunked, True),
+    "output": partial(chunked, False),
     "recompute": recomputed_chunks,
     "fused": fused,
 }

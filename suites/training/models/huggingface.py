@@ -17,21 +17,8 @@ from torch import Tensor, nn
 from harness.config.hf_config import HEADS, HIDDEN, LAYERS, VOCAB, positions_unused
 from harness.instruments import torch_internals
 from harness.records import Unavailable, UnavailableWith
-from suites.training.models import fake_transformers
+from suites.training.models import fake_transformers, huggingface_config
 from suites.training.models.head_loss import UNCHANGED, HeadLoss, LogitChange
-from suites.training.models.huggingface_config import (
-    causal_class,
-    guarded,
-    has_encoder_and_decoder,
-    is_encoder,
-    number_of_layers,
-    parse,
-    refuse_quantized,
-    values_not_needed,
-    version,
-    with_layers,
-    without_dropout,
-)
 from suites.training.models.user_model import difference
 from suites.training.step import TrainingStep
 from suites.training.workload import Workload
@@ -63,6 +50,8 @@ LOGITS_CHANGED_BY: Mapping[str, str] = {
 }
 """By the beginning of a model_type, the key of the number by which its logits are scaled or capped."""
 
+DYNAMIC = "dynamic rotary embeddings read their positions' values, which fake tensors do not have"
+
 PARTS = ("encoder", "decoder")
 """Modules with lists of layers, of models that have both."""
 
@@ -80,7 +69,7 @@ class LanguageModel(nn.Module):
         """`given`: the config that the model was built from."""
         super().__init__()
         self.model, self._given = model, given
-        self._both = has_encoder_and_decoder(model.config)
+        self._both = huggingface_config.has_encoder_and_decoder(model.config)
         self._path = _path_of_layers(model, num_hidden_layers)
         self._model_type = str(getattr(model.config, "model_type", ""))
         positions = size_of(model.config, "max_position_embeddings")
@@ -132,7 +121,7 @@ class LanguageModel(nn.Module):
         if self._positions is not None and length > self._positions:
             raise ValueError(f"a sequence of {length} tokens is longer than the {self._positions} positions")
         try:
-            with values_not_needed(self._model_type), fake_transformers.every_layer_kept():
+            with huggingface_config.values_not_needed(self._model_type), fake_transformers.every_layer_kept():
                 return self._loss(tokens_BT, targets_BT)
         except Unavailable:
             raise
@@ -148,7 +137,9 @@ class LanguageModel(nn.Module):
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), targets_BT.flatten())
 
     def _logits(self, tokens_BT: Tensor) -> Tensor:
-        cache: dict[str, Any] = {} if is_encoder(self.model.config) else {"use_cache": False}
+        cache: dict[str, Any] = (
+            {} if huggingface_config.is_encoder(self.model.config) else {"use_cache": False}
+        )
         if self._both:  # the decoder reads as many tokens as the encoder
             cache["decoder_input_ids"] = tokens_BT
         return self.model(input_ids=tokens_BT, **cache).logits  # type: ignore[no-any-return]
@@ -165,7 +156,7 @@ def refuse_failing(config: Mapping[str, Any], seq_len: int) -> None:
             tokens_BT = torch.zeros(1, seq_len, dtype=torch.int64)
             build(one)._loss(tokens_BT, tokens_BT)
 
-    guarded(config, run)
+    huggingface_config.guarded(config, run)
 
 
 def adopt(step: TrainingStep) -> TrainingStep:
@@ -175,6 +166,7 @@ def adopt(step: TrainingStep) -> TrainingStep:
     """
     config = step.workload.hf_config
     assert config is not None
+    rotary = getattr(huggingface_config.parse(config), "rope_parameters", None) or {}
     return replace(
         step,
         workload=complete(step.workload),
@@ -182,20 +174,22 @@ def adopt(step: TrainingStep) -> TrainingStep:
         make_model=make_model,
         features=replace(step.features, model_code=model_code(config)),
         layers_alike=unlike_layers(config) is None,
-        no_dry_run=step.no_dry_run or _no_dry_run(parse(config)),
+        no_dry_run=step.no_dry_run or (DYNAMIC if "dynamic" in str(rotary.get("rope_type")) else None),
     )
 
 
 def model_code(config: Mapping[str, Any]) -> str:
     """Return the library, its version and the class that the model is built from."""
-    return f"transformers {version()}: {_class_of(parse(config)).__name__}"
+    return (
+        f"transformers {huggingface_config.version()}: {_class_of(huggingface_config.parse(config)).__name__}"
+    )
 
 
 def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
     """Return the model of `step.workload.hf_config` with `layers` layers, in the default dtype."""
     config = step.workload.hf_config
     assert config is not None
-    refuse_quantized(config, step.settings_of("lora"))
+    huggingface_config.refuse_quantized(config, step.settings_of("lora"))
     return build(config, num_hidden_layers, step.attention)
 
 
@@ -207,22 +201,23 @@ def build(
     `attention`: "explicit" or "sdpa". Raises `Unavailable` where transformers is missing or has no such
     language model or attention, ValueError where it refuses the values; one line each.
     """
-    parsed_from, parsed = config, parse(config)
-    if num_hidden_layers not in (None, number_of_layers(parsed)):
-        parsed_from = with_layers(config, num_hidden_layers)
-        parsed = parse(parsed_from)
+    parsed_from, parsed = config, huggingface_config.parse(config)
+    if num_hidden_layers not in (None, huggingface_config.number_of_layers(parsed)):
+        parsed_from = huggingface_config.with_layers(config, num_hidden_layers)
+        parsed = huggingface_config.parse(parsed_from)
     made_of = _class_of(parsed)
     if attention == "sdpa" and not getattr(made_of, "_supports_sdpa", False):
         raise UnavailableWith(
-            f"transformers {version()} has no SDPA attention for {made_of.__name__}", "attention"
+            f"transformers {huggingface_config.version()} has no SDPA attention for {made_of.__name__}",
+            "attention",
         )
-    model = guarded(parsed_from, lambda one: _instance(one, attention))
-    return LanguageModel(model, number_of_layers(parsed), parsed_from)
+    model = huggingface_config.guarded(parsed_from, lambda one: _instance(one, attention))
+    return LanguageModel(model, huggingface_config.number_of_layers(parsed), parsed_from)
 
 
 def _instance(config: Mapping[str, Any], attention: str) -> Any:
     """Return transformers' model of a config, in the default dtype and device."""
-    parsed = parse(config)
+    parsed = huggingface_config.parse(config)
     return _class_of(parsed)._from_config(
         parsed, attn_implementation=ATTENTION[attention], dtype=torch.get_default_dtype()
     )
@@ -232,11 +227,11 @@ def _class_of(parsed: Any) -> Any:
     """Return the class of the language model, causal or of an encoder's masked tokens."""
     import transformers
 
-    if has_encoder_and_decoder(parsed):
+    if huggingface_config.has_encoder_and_decoder(parsed):
         return transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(parsed)]
-    if is_encoder(parsed):
+    if huggingface_config.is_encoder(parsed):
         return transformers.MODEL_FOR_MASKED_LM_MAPPING[type(parsed)]
-    return causal_class(parsed)
+    return huggingface_config.causal_class(parsed)
 
 
 Adopting = TypeVar("Adopting", bound="DataclassInstance")
@@ -244,8 +239,10 @@ Adopting = TypeVar("Adopting", bound="DataclassInstance")
 
 def adopted(workload: Adopting, config: Mapping[str, Any]) -> Adopting:
     """Return a suite's workload with a config's sizes, without dropout; raises `Unavailable`."""
-    refuse_quantized(config)
-    whole = complete(Workload.of({**asdict(workload), "hf_config": without_dropout(config)}))
+    huggingface_config.refuse_quantized(config)
+    whole = complete(
+        Workload.of({**asdict(workload), "hf_config": huggingface_config.without_dropout(config)})
+    )
     common = {one.name for one in fields(workload)} & {one.name for one in fields(whole)}
     return replace(workload, **{name: getattr(whole, name) for name in common})
 
@@ -257,7 +254,7 @@ def complete(workload: Workload) -> Workload:
     """
     if workload.hf_config is None:
         return workload
-    parsed = parse(workload.hf_config)
+    parsed = huggingface_config.parse(workload.hf_config)
     section = getattr(parsed, "decoder", None) or parsed.get_text_config()
     heads = size_of(parsed, "num_attention_heads") or size_of(section, "num_attention_heads") or 1
     hidden_size = size_of(parsed, "hidden_size") or size_of(section, "hidden_size")
@@ -268,7 +265,7 @@ def complete(workload: Workload) -> Workload:
     widths = (size_of(parsed, name) for name in WIDTHS)
     return replace(
         workload,
-        num_hidden_layers=number_of_layers(parsed),
+        num_hidden_layers=huggingface_config.number_of_layers(parsed),
         hidden_size=hidden_size,
         num_attention_heads=heads,
         num_key_value_heads=size_of(parsed, "num_key_value_heads") or heads,
@@ -293,7 +290,7 @@ def size_of(parsed: Any, name: str) -> int | None:
 
 def by_default(config: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return a sentence about the sizes that a config leaves to its class; none where it gives them all."""
-    parsed = None if config is None else parse(config)
+    parsed = None if config is None else huggingface_config.parse(config)
     own = getattr(parsed, "attribute_map", {})
     sizes = [
         f"{name} {size}"
@@ -307,32 +304,20 @@ def by_default(config: Mapping[str, Any] | None) -> tuple[str, ...]:
 def unlike_layers(config: Mapping[str, Any]) -> str | None:
     """Return how layers differ, so that each must be traced; None where they are uniform.
 
-    Two layers are uniform when their modules have the same classes, parameter shapes and plain attributes,
-    and each list in the config with an entry for each layer repeats one entry. Builds on the meta device.
+    That is where `difference` finds none and each list in the config with an entry per layer repeats one.
     """
-    parsed = parse(config)
-    if has_encoder_and_decoder(parsed):
+    parsed = huggingface_config.parse(config)
+    if huggingface_config.has_encoder_and_decoder(parsed):
         return "an encoder's layers are not a decoder's"
     for name, value in vars(parsed).items():
-        if (
-            isinstance(value, list)
-            and len(value) == parsed.num_hidden_layers
-            and len(set(map(repr, value))) > 1
-        ):
+        of_layers = isinstance(value, list) and len(value) == parsed.num_hidden_layers
+        if of_layers and len(set(map(repr, value))) > 1:
             return f"{name} is not the same for all layers"
     with torch.device("meta"):
         layers = build(config).blocks
     if len(layers) != parsed.num_hidden_layers:
         return f"the model has a list of {len(layers)} layers"
     return difference(layers)
-
-
-def _no_dry_run(parsed: Any) -> str | None:
-    """Return why the model cannot run on fake tensors; None where it can."""
-    rotary = getattr(parsed, "rope_parameters", None) or {}
-    if "dynamic" in str(rotary.get("rope_type")):
-        return "dynamic rotary embeddings read their positions' values, which fake tensors do not have"
-    return None
 
 
 def layers_of_parts(model: nn.Module) -> list[nn.ModuleList]:
@@ -350,12 +335,10 @@ def layers_of_parts(model: nn.Module) -> list[nn.ModuleList]:
 
 def _path_of_layers(model: nn.Module, num_hidden_layers: int) -> str:
     """Return the name of the outermost list of exactly `layers` modules."""
-    lists: list[str] = [
-        n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m) == num_hidden_layers
-    ]
-    if not lists:  # some count each layer twice
-        others = [n for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)]
-        if not others:
-            raise Unavailable(f"{type(model).__name__} keeps no list of its {num_hidden_layers} layers")
-        lists = others
-    return min(lists, key=lambda name: name.count("."))
+    every: dict[str, int] = {
+        n: len(m) for n, m in model.named_modules() if isinstance(m, nn.ModuleList) and len(m)
+    }
+    if not every:
+        raise Unavailable(f"{type(model).__name__} keeps no list of its {num_hidden_layers} layers")
+    exactly = [name for name, length in every.items() if length == num_hidden_layers]
+    return min(exactly or every, key=lambda name: name.count("."))  # some count each layer twice

@@ -119,11 +119,9 @@ def _of_pretraining() -> dict[str, str]:
     """Return by model_type the causal classes that stand in the map of pretraining alone, as mistral4's."""
     from transformers.models.auto import modeling_auto
 
-    causal, names = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, {}
-    for model_type, name in modeling_auto.MODEL_FOR_PRETRAINING_MAPPING_NAMES.items():
-        if model_type not in causal and str(name).endswith("ForCausalLM"):
-            names[model_type] = name
-    return names
+    causal = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    every = modeling_auto.MODEL_FOR_PRETRAINING_MAPPING_NAMES.items()
+    return {kind: name for kind, name in every if kind not in causal and str(name).endswith("ForCausalLM")}
 
 
 def has_encoder_and_decoder(parsed: Any) -> bool:
@@ -156,25 +154,18 @@ def number_of_layers(parsed: Any) -> int:
 
 
 def guarded(config: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """Return `make(config)`; any exception about the config becomes `Unavailable` with the key at fault.
-
-    Its checks raise their own classes, and values that it does not check fail with any exception.
-    """
+    """Return `make(config)`; any exception about the config becomes `Unavailable` with the key at fault."""
+    model_type = config["model_type"]
     try:
-        with values_not_needed(config["model_type"]):
+        with values_not_needed(model_type):
             return make(config)
     except Unavailable:
         raise
-    except Exception as error:
-        raise Unavailable(_fault(config, error, make)) from error
+    except Exception as error:  # values that are not checked fail with any
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-
-def _fault(config: Mapping[str, Any], error: Exception, make: Callable[[Mapping[str, Any]], Any]) -> str:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    attributes = CONFIG_MAPPING[config["model_type"]].attribute_map
-    why = explained(config, error, make, attributes)
-    return f"config.json of model_type {config['model_type']!r}: {why}"
+        why = explained(config, error, make, CONFIG_MAPPING[model_type].attribute_map)
+        raise Unavailable(f"config.json of model_type {model_type!r}: {why}") from error
 
 
 @contextmanager
@@ -183,9 +174,8 @@ def values_not_needed(model_type: str) -> Iterator[None]:
     try:
         yield
     except torch_internals.errors_for_want_of_values() as error:
-        raise Unavailable(
-            f"model_type {model_type!r} needs values that fake tensors do not have: {one_line(error)}"
-        ) from error
+        needs = f"needs values that fake tensors do not have: {one_line(error)}"
+        raise Unavailable(f"model_type {model_type!r} {needs}") from error
 
 
 def version() -> str:

@@ -93,7 +93,8 @@ class NamesOnDemand(MetaPathFinder, Loader):
                     prefix = PREFIXES.get(self.__name__, "")
                     if prefix == "" or "completed" in vars(self) or name.startswith("__"):
                         raise
-                if is_module_of(self, name):
+                folder = Path(self.__path__[0])
+                if (folder / f"{name}.py").is_file() or (folder / name).is_dir():
                     return import_module(f"{self.__name__}.{name}")
                 full = lazy(self.__name__, self.__file__, define(str(models), prefix), self.__spec__)
                 self._modules |= full._modules
@@ -103,9 +104,3 @@ class NamesOnDemand(MetaPathFinder, Loader):
                 return getattr(self, name)
 
         changed.define_import_structure, changed._LazyModule = of_some, CompletedModule
-
-
-def is_module_of(package: ModuleType, name: str) -> bool:
-    """Return whether a package has a module of that name."""
-    folder = Path(package.__path__[0])
-    return (folder / f"{name}.py").is_file() or (folder / name).is_dir()

@@ -7,10 +7,8 @@ one, takes every token. There is no loss that balances the experts, no capacity,
 Shape suffixes, besides those of `model.py`: N tokens of a batch, M of their choices (tokens x experts per
 token), E experts, F width of an expert.
 
-Let transformers' loops over experts run on fake tensors, each expert with an equal share of the tokens.
-
-Most mixtures of experts run in one grouped operation, whose sizes do not depend on the routing. Some ask
-which experts have tokens, and which tokens those are; `fake_transformers` gives them these functions.
+Most of transformers' mixtures run in one grouped operation, whose sizes do not depend on the routing. Some
+ask which experts have which tokens; on fake tensors, `fake_transformers` lets each have an equal share.
 """
 
 from __future__ import annotations

@@ -246,13 +246,11 @@ class Transformer(nn.Module):
 
     def __init__(self, shape: ModelShape, attention: str = "explicit", functions: Functions = NONE):
         super().__init__()
-        if (
-            shape.hidden_size % shape.num_attention_heads
-            or shape.num_attention_heads % shape.num_key_value_heads
-        ):
+        heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
+        if shape.hidden_size % heads or heads % kv_heads:
             raise ValueError(
-                f"hidden_size={shape.hidden_size} must be a multiple of num_attention_heads="
-                f"{shape.num_attention_heads}, and that of num_key_value_heads={shape.num_key_value_heads}"
+                f"hidden_size={shape.hidden_size} must be a multiple of num_attention_heads={heads}, and "
+                f"that of num_key_value_heads={kv_heads}"
             )
         self.shape = shape
         self.attention = attention
@@ -260,11 +258,9 @@ class Transformer(nn.Module):
         self.head_loss: HeadLoss | None = None  # in place of the output layer's logits
         self.around_loss: Callable[[Callable[[], Any]], Tensor] = called
         self.token_embedding = nn.Embedding(shape.vocab_size, shape.hidden_size)
-        self.position_embedding = (
-            nn.Embedding(shape.max_position_embeddings, shape.hidden_size)
-            if shape.position == "learned"
-            else None
-        )
+        learned = shape.position == "learned"
+        sizes = shape.max_position_embeddings, shape.hidden_size
+        self.position_embedding = nn.Embedding(*sizes) if learned else None
         self.blocks = nn.ModuleList(
             TransformerBlock(shape, attention, functions) for _ in range(shape.num_hidden_layers)
         )
@@ -328,10 +324,8 @@ class Transformer(nn.Module):
         if shard is not None:
             length = shard.length
         if length > self.shape.max_position_embeddings:
-            raise ValueError(
-                f"a sequence of {length} tokens is longer than "
-                f"max_position_embeddings={self.shape.max_position_embeddings}"
-            )
+            most = f"max_position_embeddings={self.shape.max_position_embeddings}"
+            raise ValueError(f"a sequence of {length} tokens is longer than {most}")
         if self.attention == "explicit" and "attention" not in self.functions:
             masked_TS = causal_mask(length, device, shard)
         if self.shape.position == "learned":

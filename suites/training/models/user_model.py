@@ -7,8 +7,6 @@ function with a second parameter gets the parts that techniques replace, see `mo
 such techniques are refused. docs/suites/memory.md has an example.
 
 Nothing may read values of tensors or name a device: dry runs use fake tensors and the meta device.
-
-Check whether layers are uniform, so that a dry run may trace a few of them for all.
 """
 
 from __future__ import annotations
@@ -81,9 +79,8 @@ def checked(model: nn.Module, name: str) -> nn.Module:
         with one_line(f"{name}: forward") if torch_internals.is_fake(tokens_BT) else nullcontext():
             loss = forward(tokens_BT, targets_BT)
         if not isinstance(loss, Tensor):
-            raise Unavailable(
-                f"{name}: forward returned a {type(loss).__name__}; expected the loss, a tensor"
-            )
+            kind = type(loss).__name__
+            raise Unavailable(f"{name}: forward returned a {kind}; expected the loss, a tensor")
         if loss.ndim:
             shape = tuple(loss.shape)
             raise Unavailable(f"{name}: forward returned a tensor of shape {shape}; expected a scalar")
@@ -96,16 +93,12 @@ def checked(model: nn.Module, name: str) -> nn.Module:
 
 
 def adopt(step: TrainingStep) -> TrainingStep:
-    """Return the step with the model of its workload's `model`; raises `Unavailable`, in one line.
-
-    The closed formulas do not know what such a model's attention keeps.
-    """
+    """Return the step with the model of its workload's `model`; raises `Unavailable`, in one line."""
     name = step.workload.model
     assert name is not None
-    features = replace(step.features, attention="unknown", model_code=name)
-    return replace(
-        step, make_model=make_model, layers_alike=follows_layers(name, step.workload), features=features
-    )
+    features = replace(step.features, attention="unknown", model_code=name)  # to closed formulas
+    alike = follows_layers(name, step.workload)
+    return replace(step, make_model=make_model, layers_alike=alike, features=features)
 
 
 def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
@@ -113,9 +106,8 @@ def make_model(step: TrainingStep, num_hidden_layers: int) -> nn.Module:
     name = step.workload.model
     assert name is not None
     if step.features.attention != "unknown":
-        raise Unavailable(
-            f"attention: the code of suite.model={name} chooses its own; leave this technique out"
-        )
+        own = f"the code of suite.model={name} chooses its own"
+        raise Unavailable(f"attention: {own}; leave this technique out")
     return build(name, step.workload, num_hidden_layers, step.functions)
 
 
@@ -205,8 +197,7 @@ def _described(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {message}"
     own = (str(Path(torch.__file__).parent), __file__, "<")
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)
-    ]
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if not frame.filename.startswith(own)]
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {message}{place}"

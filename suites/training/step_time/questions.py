@@ -268,7 +268,7 @@ def config_of_run(row: Row, config_of: ConfigOf) -> Mapping[str, Any]:
     known = config_of(name)
     if known and all(known.get(key, size) == size for key, size in sizes.items() if key in SIZES_NEEDED):
         own = {key: row[key] for key in ("tie_word_embeddings", "hidden_act") if row.get(key) is not None}
-        if known.get("hidden_act", GELU_OF.get(known.get("model_type"))) != "gelu_new":
+        if known.get("hidden_act", GELU_OF.get(str(known.get("model_type")))) != "gelu_new":
             own.pop("hidden_act", None)
         return {**known, **own}  # of a program with an output layer and one kernel for GELU of its own
     missing = [key for key in SIZES_NEEDED if not sizes.get(key)]

@@ -102,10 +102,10 @@ def refuse_combination(techniques: Named) -> None:
 def build_step(
     workload: Workload | Mapping[str, Any], techniques: Techniques = (), seed: int = 0
 ) -> TrainingStep:
-    """Return the training step that plain data describe; the same step in any process.
+    """Return the training step that plain data describe; `workload` may have fields of a suite's own.
 
-    `workload` may be a suite's, with fields of its own. Raises `Unavailable`, in one line, where a technique
-    does not apply or two do not combine, ValueError where a name or a setting does not exist.
+    Raises `Unavailable`, in one line, where a technique does not apply or two do not combine, ValueError
+    where a name or a setting does not exist.
     """
     given = workload if isinstance(workload, Workload) else Workload.of(workload)
     chosen = named(techniques)
@@ -138,9 +138,8 @@ def build_step(
 def combined(own: Techniques, further: Techniques) -> Named:
     """Return a step's `own` techniques with `further` ones, which is what an optimization's list means.
 
-    Further settings of an own technique are joined with its settings. A further technique takes the place of
-    the own one with its role: a workload's DDP is replaced where an optimization lists FSDP2. What techniques
-    exclude and need is checked on the result.
+    Settings of an own technique are joined. A further one replaces the own one with its role, as FSDP2 does
+    DDP.
     """
     by_role = {role_of(name): name for name, _ in named(further)}
     kept = [
@@ -152,15 +151,11 @@ def combined(own: Techniques, further: Techniques) -> Named:
 
 
 def apply_techniques(step: TrainingStep, techniques: Techniques) -> TrainingStep:
-    """Return the step with the techniques of an optimization's list, see `combined`.
-
-    Raises `Unavailable` as `build_step` does, and where a step over several ranks would change their number.
-    """
+    """Return the step with further techniques, see `combined`; `Unavailable` where its ranks would change."""
     changed = build_step(step.given, combined(step.techniques, techniques), step.seed)
     if step.ranks not in (1, changed.ranks):
-        raise Unavailable(
-            f"{strategy_of(changed)} takes {changed.ranks} ranks here, and the workload has {step.ranks}"
-        )
+        taken = f"{strategy_of(changed)} takes {changed.ranks} ranks here"
+        raise Unavailable(f"{taken}, and the workload has {step.ranks}")
     return changed
 
 

@@ -118,13 +118,6 @@ def keep(kept: list[Tensor], x: Tensor, gradient: Tensor) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(kept.clear)
 
 
-def keep_if_matmul(
-    context: SelectiveCheckpointContext, operation: Any, *args: Any, **kwargs: Any
-) -> CheckpointPolicy:
-    """Return the policy of one operation: linear layers' results are kept."""
-    return CheckpointPolicy.MUST_SAVE if operation in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
-
-
 def per_op() -> Any:
     """Return the contexts of one layer's forward pass and recomputation, with torchtitan's policy.
 
@@ -133,20 +126,19 @@ def per_op() -> Any:
     products: Counter[bool] = Counter()
 
     def policy(
-        context: SelectiveCheckpointContext, operation: Any, *args: Any, **kwargs: Any
+        context: SelectiveCheckpointContext, operation: Any, *_: Any, **named: Any
     ) -> CheckpointPolicy:
-        if operation in PRODUCTS:
-            products[context.is_recompute] += 1
-            if products[context.is_recompute] % 2 == 0:
-                return CheckpointPolicy.PREFER_RECOMPUTE
-        return CheckpointPolicy.MUST_SAVE if operation in KEPT_PER_OP else CheckpointPolicy.PREFER_RECOMPUTE
+        products[context.is_recompute] += operation in PRODUCTS
+        second = operation in PRODUCTS and products[context.is_recompute] % 2 == 0
+        kept = operation in KEPT_PER_OP and not second
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
 
 
 CONTEXTS: dict[str, Callable[[], Any] | None] = {
     "full": None,
-    "selective": partial(create_selective_checkpoint_contexts, keep_if_matmul),
+    "selective": partial(create_selective_checkpoint_contexts, [*KEPT]),
     "per_op": per_op,
 }
 """How the passes of a checkpointed layer are run; None keeps nothing but the layer's input."""

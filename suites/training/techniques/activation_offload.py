@@ -6,11 +6,7 @@ forward pass; copies back start with the backward pass of the block above, one b
 tensors stay, because the backward pass starts with them. So the device has the tensors of at most two blocks.
 
 Weights and buffers are never copied; what several operations save is copied once. On CUDA, without
-`prefetch`, it is torch's `save_on_cpu`, which also copies weights, and copies a tensor as often as it is
-saved.
-
-A `Shelf` has host memory for the tensors that autograd saves, each storage once, reused from step
-to step; names, parameters and results of a model do not change.
+`prefetch`, it is torch's `save_on_cpu`, which also copies weights, and a tensor as often as it is saved.
 """
 
 from __future__ import annotations
@@ -115,10 +111,7 @@ Stores = list["weakref.ref[Stored]"]
 
 
 class Ahead:
-    """Offload what all blocks but the last save: a block behind the forward pass, one ahead of the backward.
-
-    It replaces the forward pass of each block.
-    """
+    """Offload what all blocks but the last save, one behind the forward pass, one ahead of the backward."""
 
     def __init__(self, model: nn.Module, shelf: Shelf) -> None:
         blocks = blocks_of(model)
@@ -179,10 +172,7 @@ class Shelf:
         self._free: defaultdict[int, list[Tensor]] = defaultdict(list)  # by size
 
     def hooks(self) -> AbstractContextManager[None]:
-        """Return hooks for one block's forward pass.
-
-        What it saves is copied down at once and up when needed.
-        """
+        """Return hooks for a block's forward pass: what it saves goes down at once and up when needed."""
         return self.storing(lambda stored: stored.release())
 
     @contextmanager
@@ -225,8 +215,7 @@ class Shelf:
 class Stored:
     """The bytes of a storage: `above` on the device, `below` on the host, or being copied.
 
-    It is freed with the last operation that saved it; their backward passes run one after the other, or
-    nearly so, and share what was copied up.
+    It is freed with the last operation that saved it.
     """
 
     def __init__(self, below: Tensor, above: Tensor, carrier: Carrier, free: dict[int, list[Tensor]]) -> None:
@@ -267,16 +256,14 @@ class Saved(NamedTuple):
     shape: torch.Size
     stride: tuple[int, ...]
 
-    def tensor(self) -> Tensor:
-        """Return the tensor on the device."""
-        above = self.stored.on_device()
-        storage = above.untyped_storage()
-        return over_storage(storage, self.dtype, above.device, self.offset, self.shape, self.stride)
-
 
 def unpack(saved: Tensor | Saved) -> Tensor:
     """Return what `Shelf.storing` packed."""
-    return saved.tensor() if isinstance(saved, Saved) else saved
+    if not isinstance(saved, Saved):
+        return saved
+    above = saved.stored.on_device()
+    storage = above.untyped_storage()
+    return over_storage(storage, saved.dtype, above.device, saved.offset, saved.shape, saved.stride)
 
 
 def of_a_weight(tensor: Tensor) -> bool:

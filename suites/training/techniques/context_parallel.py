@@ -8,8 +8,7 @@ Alone, all ranks have all parameters, gradients and states, and average gradient
 backward pass. With `fsdp2` ranks are a mesh of `dp_size` rows of `cp_size` neighbours, as in torchtitan: a
 row shares each sequence, and all ranks shard the model.
 
-torch's own context parallelism replaces CUDA's attention operations alone. This one is written with
-collectives that run on CPUs, too. It works on `suites.training.models.model` alone.
+torch's own replaces CUDA's attention operations alone; this one has collectives that run on CPUs, too.
 
 Shape suffixes, besides those of that module: G key-value heads, S tokens of a full sequence, T of this rank's
 part, C of one chunk, E from the first to the last of a chunk.
@@ -44,15 +43,11 @@ def applies_to(workload: Workload, settings: ContextParallelSettings) -> str | N
     if workload.other_code:
         return "it changes the attention of suites.training.models.model alone, not another model's"
     if workload.cp_size == 1:
-        return (
-            "it needs several ranks per sequence, and this workload has cp_size=1; in suite memory set "
-            "suite.workloads.NAME.cp_size"
-        )
-    chunks = 2 * workload.cp_size
-    if workload.seq_len % chunks:
-        return (
-            f"seq_len={workload.seq_len} must be a multiple of 2 * cp_size={chunks}: a rank takes two chunks"
-        )
+        alone = "it needs several ranks per sequence, and this workload has cp_size=1"
+        return f"{alone}; in suite memory set suite.workloads.NAME.cp_size"
+    chunks, length = 2 * workload.cp_size, workload.seq_len
+    if length % chunks:
+        return f"seq_len={length} must be a multiple of 2 * cp_size={chunks}: a rank takes two chunks"
     return None
 
 
@@ -81,22 +76,20 @@ def parallelize(model: nn.Module, resources: Resources) -> nn.Module:
     group = ContextGroup(resources.meshes.of("cp"))
     for block in model.blocks:
         attention: Any = block.attention
-        attention.gather, attention.sdpa = partial(GatherSequence.apply, group), group.sdpa
+        attention.gather, attention.sdpa = partial(_GatherSequence.apply, group), group.sdpa
     return ContextParallelModel(model, group)
 
 
-class GatherSequence(torch.autograd.Function):
+class _GatherSequence(torch.autograd.Function):
     """Gather keys, or values, of full sequences; sum their gradients over ranks and scatter them."""
 
     @staticmethod
     def forward(context: Any, group: ContextGroup, own_BGTK: Tensor) -> Tensor:
-        """Return (B, G, S, K) in the order of the sequence."""
         context.group = group
         return group.gather(own_BGTK.permute(2, 0, 1, 3).contiguous()).permute(1, 2, 0, 3)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-        """Return the gradient of this rank's part."""
         (all_BGSK,) = gradients
         return None, context.group.reduce_scatter(all_BGSK.permute(2, 0, 1, 3)).permute(1, 2, 0, 3)
 
@@ -116,20 +109,18 @@ class ContextParallelModel(nn.Module):
         """Return the mean cross-entropy over full sequences, the same on every rank that shares them."""
         shard, [(own_BT, own_targets_BT)] = self.group.own_part([(tokens_BT, targets_BT)])
         own_loss = self.model(own_BT, own_targets_BT, shard)
-        return MeanOfLosses.apply(self.group, own_loss)  # type: ignore[no-any-return,no-untyped-call]
+        return _MeanOfLosses.apply(self.group, own_loss)  # type: ignore[no-any-return,no-untyped-call]
 
 
-class MeanOfLosses(torch.autograd.Function):
+class _MeanOfLosses(torch.autograd.Function):
     """Average the ranks' losses; each rank's gradients are its own loss's, which are averaged later."""
 
     @staticmethod
     def forward(context: Any, group: ContextGroup, own: Tensor) -> Tensor:
-        """Return the mean over ranks."""
         mean = own.clone()
         group.average(mean)
         return mean
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-        """Return the gradient itself."""
         return None, gradients[0]

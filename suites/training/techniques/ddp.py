@@ -28,6 +28,7 @@ BF16_REDUCTION = 1e-3
 """Share of the first loss: bf16 rounds a gradient by 2^-9 of it, and AdamW divides by its size."""
 
 
+NOTE = "DDP: all parameters, gradients and states on every rank, and buckets of gradients"
 TWICE = "the formula has gradients once; DDP's buckets hold them once more"
 
 FIRST_BUCKET_B = 1 << 20
@@ -50,10 +51,7 @@ def apply(step: TrainingStep, settings: DDPSettings) -> TrainingStep:
         wraps=(*step.wraps, partial(wrap, settings, step.settings_of("powersgd") is not None)),
         reducing=reduce_with_the_last,
         keep_gradients=settings.gradient_as_bucket_view,
-        notes=(
-            *step.notes,
-            "DDP: all parameters, gradients and states on every rank, and buckets of gradients",
-        ),
+        notes=(*step.notes, NOTE),
     )
 
 

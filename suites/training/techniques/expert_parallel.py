@@ -12,14 +12,11 @@ With `tensor_parallel` the ranks that share a layer share each of its experts, t
 torchtitan, each expert is on one rank and they are among the ranks over which experts are spread; each then
 sends its own tokens, so this needs sequence parallelism. It works on `suites.training.models.model` alone.
 
-`ExpertGroup`, for `tensor_parallel` too: every rank has some of the experts. Ranks that share each layer have
-the router each. With sequence parallelism each routes its own tokens, as in Megatron-LM; without it all route
-the same ones. Matrices of experts are split by width: the first by columns, the second by rows.
-
-`WidthGroup`, as in Megatron-LM (core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher): what
-the ranks that share an expert received is gathered, and the results are reduced to the rows of each. Rows
-differ in number, so each rank broadcasts its own and sums are reduced to it, as NCCL does with parts that
-differ.
+Ranks that share each layer have the router each. With sequence parallelism each routes its own tokens, as in
+Megatron-LM; without it all route the same ones. Matrices of experts are split by width: the first by columns,
+the second by rows. As in Megatron-LM (core/transformer/moe/token_dispatcher.py, MoEAlltoAllTokenDispatcher)
+what the ranks that share an expert received is gathered, and results are reduced to the rows of each. Rows
+differ in number, so each rank broadcasts its own, as NCCL does with parts that differ.
 
 Shape suffixes, besides those of `models/mixture.py`: R rows that a rank's experts take, from all ranks.
 """
@@ -30,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -155,10 +152,9 @@ class WidthGroup:
         self.by_sequence = by_sequence
 
     def lines(self, own: list[list[int]], device: torch.device) -> list[list[list[int]]]:
-        """Return what each of these ranks received, from each sender for each expert.
+        """Return what each of these ranks received, from each sender for each expert; the same ones once.
 
-        Where values are not known, all have received what this one has. Ranks with the same tokens count as
-        one.
+        Where values are not known, all have received what this one has.
         """
         if not self.by_sequence:
             return [own]
@@ -171,11 +167,11 @@ class WidthGroup:
 
     def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return the rows of all ranks, in their order; its backward pass reduces their gradients."""
-        return Moved.apply(rows, sizes, self.gathered, self.reduced)  # type: ignore[no-any-return,no-untyped-call]
+        return _Moved.apply(rows, sizes, self.gathered, self.reduced)  # type: ignore[no-any-return,no-untyped-call]
 
     def reduce(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return the sum over ranks of this rank's rows; its backward pass gathers their gradients."""
-        return Moved.apply(rows, sizes, self.reduced, self.gathered)  # type: ignore[no-any-return,no-untyped-call]
+        return _Moved.apply(rows, sizes, self.reduced, self.gathered)  # type: ignore[no-any-return,no-untyped-call]
 
     def gathered(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return the rows of all ranks; those that there are where all ranks have the same."""
@@ -190,10 +186,7 @@ class WidthGroup:
         return result
 
     def reduced(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Return the sum over ranks of this rank's rows, or of all where they have the same.
-
-        The rows of other ranks are overwritten.
-        """
+        """Return the sum over ranks of this rank's rows, or of all that are alike; others are overwritten."""
         if not self.by_sequence:
             result = rows.clone()
             dist.all_reduce(result, group=self.processes)
@@ -205,26 +198,17 @@ class WidthGroup:
         return parts[self.rank].clone()
 
 
-class Moved(torch.autograd.Function):
+class _Moved(torch.autograd.Function):
     """Gather rows or reduce them; the backward pass does the other, see `WidthGroup`."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, sizes: Sequence[int], there: Move, back: Move) -> Tensor:
-        """Return the rows of all ranks, or the sum of this rank's."""
         context.sizes, context.back = sizes, back
         return there(rows, sizes)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return the gradient of the rows."""
         return context.back(gradients[0].contiguous(), context.sizes), None, None, None
-
-
-class Rows(NamedTuple):
-    """How many rows are sent to each expert, and received from each rank for each expert of this one."""
-
-    sent_E: list[int]
-    received: list[list[int]]
 
 
 class ExpertGroup:
@@ -246,10 +230,10 @@ class ExpertGroup:
         received, and returns the results. Ranks that share each expert gather what they received before, and
         sum their results after that, each for the rows that it received.
         """
-        rows = self.rows(counts_E, len(x_MD))
-        to_each = [sum(part) for part in self.parts(rows.sent_E)]
-        from_each = [sum(part) for part in rows.received]
-        lines = [rows.received] if self.width is None else self.width.lines(rows.received, counts_E.device)
+        sent_E, received = self.rows(counts_E, len(x_MD))
+        to_each = [sum(part) for part in self.parts(sent_E)]
+        from_each = [sum(part) for part in received]
+        lines = [received] if self.width is None else self.width.lines(received, counts_E.device)
         sizes = [sum(sum(part) for part in of_rank) for of_rank in lines]
         grid = [part for of_rank in lines for part in of_rank]
         by_expert = list(zip(*grid, strict=True))
@@ -263,19 +247,19 @@ class ExpertGroup:
             rows_RD = self.width.reduce(rows_RD, sizes)
         return self.all_to_all(rows_RD, from_each, to_each)
 
-    def rows(self, counts_E: Tensor, total: int) -> Rows:
-        """Tell the other ranks how many rows each of their experts gets.
+    def rows(self, counts_E: Tensor, total: int) -> tuple[list[int], list[list[int]]]:
+        """Return the rows that each expert is sent, and those received from each rank for each expert here.
 
         Where values are not known, each rank sends equal shares to all experts.
         """
         if not values_are_known():
             sent_E = shares(total, len(counts_E))
-            return Rows(sent_E, [self.parts(sent_E)[self.rank]] * self.ranks)
+            return sent_E, [self.parts(sent_E)[self.rank]] * self.ranks
         received_E = counts_E
         if self.processes is not None:
             received_E = torch.empty_like(counts_E)
             dist.all_to_all_single(received_E, counts_E, group=self.processes)
-        return Rows(counts_E.tolist(), self.parts(received_E.tolist()))
+        return counts_E.tolist(), self.parts(received_E.tolist())
 
     def parts(self, by_expert: Sequence[int]) -> list[list[int]]:
         """Return what the experts of each rank have, of a list with an entry for every expert."""

@@ -27,10 +27,6 @@ from suites.training.step import DTYPES, EXACT, Contract, TrainingStep, Within, 
 from suites.training.techniques.ddp import BF16_REDUCTION, reduce_with_the_last
 from suites.training.workload import Workload
 
-STRATEGIES = {
-    "full_shard": ShardingStrategy.FULL_SHARD,
-    "shard_grad_op": ShardingStrategy.SHARD_GRAD_OP,
-}
 NOTE = (
     "FSDP1, rank 0: flat shards of parameters, gradients and states, and gathered units; its streams are not "
     "simulated, so that reserved memory is a lower bound"
@@ -93,7 +89,7 @@ def shard(settings: FSDP1Settings, mixed: bool, model: nn.Module, resources: Res
     return FullyShardedDataParallel(
         model,
         auto_wrap_policy=ModuleWrapPolicy({type(block) for block in blocks_of(model)}),
-        sharding_strategy=STRATEGIES[settings.strategy],
+        sharding_strategy=ShardingStrategy[settings.strategy.upper()],
         mixed_precision=policy,
         device_id=resources.device,
         use_orig_params=True,

@@ -30,17 +30,12 @@ from torch.distributed.tensor import DTensor, Shard
 
 from harness.instruments.distributed.fake_process_group import mesh_of_sizes, rank_mesh, world_size
 from harness.records import Unavailable
+from suites.training import optimizers
 from suites.training.declared import FSDP2Settings
 from suites.training.host_memory import Resources, on_host, states_on_host
 from suites.training.mesh import joined
 from suites.training.models.mixture import Experts
 from suites.training.models.model import blocks_of
-from suites.training.optimizers import (
-    RankOptimizer,
-    TorchOptimizer,
-    make_torch_optimizer,
-    not_for_shards,
-)
 from suites.training.quantization import local
 from suites.training.step import DTYPES, EXACT, Contract, TrainingStep, Within, no_context
 from suites.training.techniques import mixed_precision
@@ -63,7 +58,7 @@ def contract(settings: FSDP2Settings) -> Contract:
 
 def applies_to(workload: Workload, settings: FSDP2Settings) -> str | None:
     """Return why torch cannot shard such a step; None where it can."""
-    if (reason := not_for_shards(workload)) is not None:
+    if (reason := optimizers.not_for_shards(workload)) is not None:
         return reason
     if settings.cpu_offload and workload.optimizer == "adamw_8bit":
         return "cpu_offload keeps AdamW's two moments on the host in fp32, and adamw_8bit has others"
@@ -103,7 +98,10 @@ def apply(step: TrainingStep, settings: FSDP2Settings) -> TrainingStep:
         settings = replace(settings, reshard_after_forward=settings.reshard_after_forward or False)
         features = features.but(states=LATE_REDUCTION)
     mixed = step.features.precision == "autocast"
-    policy = policy_of(settings, mixed)
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if mixed else None,
+        reduce_dtype=DTYPES[settings.reduce_dtype or ("fp32" if mixed else None)],
+    )
     place = "host" if settings.cpu_offload else "device"
     others = step.features.sharding
     features = features.but(
@@ -154,21 +152,20 @@ def refuse_on_a_mesh(settings: FSDP2Settings, other: str) -> None:
             raise Unavailable(f"fsdp2 with {name}={given} does not combine with {other}: {reason}")
 
 
-def policy_of(settings: FSDP2Settings, mixed: bool) -> MixedPrecisionPolicy:
-    """Return FSDP2's types: if `mixed`, gathered parameters and their gradients in bf16, shards as built."""
-    reduced = DTYPES[settings.reduce_dtype or ("fp32" if mixed else None)]
-    return MixedPrecisionPolicy(param_dtype=torch.bfloat16 if mixed else None, reduce_dtype=reduced)
-
-
 def shard(
     settings: FSDP2Settings, policy: MixedPrecisionPolicy, model: nn.Module, resources: Resources
 ) -> nn.Module:
-    """Shard each block, then the rest of the model, or of each of a pipeline's stages on this rank."""
+    """Shard each block, then the rest of the model, or of each of a pipeline's stages on this rank.
+
+    `policy`: FSDP2's types; if mixed, gathered parameters and their gradients in bf16, shards as built.
+    """
     real = resources.device.type != "cpu"
     offload = CPUOffloadPolicy(pin_memory=real) if settings.cpu_offload else OffloadPolicy()
+    mesh = mesh_of(settings, resources)
+    with_all = partial(fully_shard, mesh=mesh, mp_policy=policy, offload_policy=offload)
     stages: Any = model.stages if "pp" in resources.meshes.names else (model,)
     for part in stages:
-        shard_over_mesh(part, settings, policy, offload, resources)
+        shard_over_mesh(part, settings, with_all, resources)
     if settings.cpu_offload and real:
         for parameter in model.parameters():
             resources.host.note(local(parameter))
@@ -177,24 +174,18 @@ def shard(
     return model
 
 
-def shard_over_mesh(
-    model: nn.Module,
-    settings: FSDP2Settings,
-    policy: MixedPrecisionPolicy,
-    offload: OffloadPolicy,
-    resources: Resources,
-) -> None:
-    """Shard each block of a model, or of a stage, then the rest of it.
+def shard_over_mesh(model: nn.Module, settings: FSDP2Settings, with_all: Any, resources: Resources) -> None:
+    """Shard each block of a model, or of a stage, then the rest of it, `with_all` ranks of the mesh.
 
     Experts that ranks share are a group of their own, sharded over the ranks with the same ones.
     """
-    with_all: Any = partial(
-        fully_shard, mesh=mesh_of(settings, resources), mp_policy=policy, offload_policy=offload
-    )
     of_blocks, of_rest = resharding(settings)
     blocks = blocks_of(model)
     if settings.head == "apart":
-        embedding, norm, head = ends_of(model)
+        ends: Any = getattr(model, "ends", None)
+        if ends is None:
+            raise Unavailable(f"fsdp2: head=apart: {type(model).__name__} does not name its last norm")
+        embedding, norm, head = ends()  # each None where a stage has none
         if embedding is not None:
             with_all(embedding, reshard_after_forward=of_blocks)
         if norm is not None:
@@ -258,12 +249,12 @@ def put_on_host(model: nn.Module, resources: Resources) -> None:
             parameter.register_post_accumulate_grad_hook(gradient_down)  # type: ignore[no-untyped-call]
 
 
-def optimizer_on_host(model: nn.Module, workload: Workload, resources: Resources) -> RankOptimizer:
+def optimizer_on_host(model: nn.Module, workload: Workload, resources: Resources) -> optimizers.RankOptimizer:
     """Return the workload's optimizer with its two moments on the host."""
     parameters = list(model.parameters())
-    inner = make_torch_optimizer(parameters, workload)
+    inner = optimizers.make_torch_optimizer(parameters, workload)
     states_on_host(inner, resources.host)
-    return TorchOptimizer(parameters, inner)
+    return optimizers.TorchOptimizer(parameters, inner)
 
 
 def reduce_with_the_last(model: Any, last: bool) -> AbstractContextManager[None]:
@@ -272,25 +263,13 @@ def reduce_with_the_last(model: Any, last: bool) -> AbstractContextManager[None]
     return nullcontext()
 
 
-def ends_of(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None, nn.Module | None]:
-    """Return the embedding, the last norm and the output layer, each None where a stage has none.
-
-    Raises `Unavailable` for an unknown model.
-    """
-    find = getattr(model, "ends", None)
-    if find is None:
-        raise Unavailable(f"fsdp2: head=apart: {type(model).__name__} does not name its last norm")
-    return find()  # type: ignore[no-any-return]
-
-
 def shared_experts(block: nn.Module) -> list[Experts]:
-    """Return the experts of a block of which ranks have different ones."""
-    return [one for one in block.modules() if isinstance(one, Experts) and is_spread(one.gate)]
-
-
-def is_spread(weight: nn.Parameter) -> bool:
-    """Return whether ranks have different experts of this weight; else the same, or parts of each."""
-    return isinstance(weight, DTensor) and "ep" in (weight.device_mesh.mesh_dim_names or ())
+    """Return the experts of a block of which ranks have different ones; else the same, or parts of each."""
+    every = [one for one in block.modules() if isinstance(one, Experts)]
+    meshes = [one.gate.device_mesh if isinstance(one.gate, DTensor) else None for one in every]
+    return [
+        one for one, mesh in zip(every, meshes, strict=True) if mesh and "ep" in (mesh.mesh_dim_names or ())
+    ]
 
 
 def shard_experts(

@@ -113,22 +113,21 @@ def gated(activation: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], 
 
 
 def kept_inputs(run: Callable[..., Tensor], rowwise: int, in_place: bool, *tensors: Tensor) -> Tensor:
-    """Return `run` of the tensors, of which the first `rowwise` have a row per token.
-
-    `in_place`: gradients overwrite the incoming one, or where two have rows, these.
-    """
-    result: Tensor = KeptInputs.apply(run, rowwise, in_place, *tensors)  # type: ignore[no-untyped-call]
+    """Return `run` of the tensors, of which the first `rowwise` have a row per token; see `_KeptInputs`."""
+    result: Tensor = _KeptInputs.apply(run, rowwise, in_place, *tensors)  # type: ignore[no-untyped-call]
     return result
 
 
-class KeptInputs(torch.autograd.Function):
-    """Compute a function of rows; keep its inputs, and compute it again backward, part by part."""
+class _KeptInputs(torch.autograd.Function):
+    """Compute a function of rows; keep its inputs, and compute it again backward, part by part.
+
+    `in_place`: gradients overwrite the incoming one, or where two inputs have rows, these.
+    """
 
     @staticmethod
     def forward(
         context: Any, run: Callable[..., Tensor], rowwise: int, in_place: bool, *tensors: Tensor
     ) -> Tensor:
-        """Return the result; see `kept_inputs`."""
         context.run, context.rowwise, context.in_place = run, rowwise, in_place
         context.save_for_backward(*tensors)
         rows, rest = [one.flatten(0, -2) for one in tensors[:rowwise]], tensors[rowwise:]
@@ -143,7 +142,6 @@ class KeptInputs(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients."""
         tensors, rowwise = context.saved_tensors, context.rowwise
         rows, rest = [one.detach().flatten(0, -2) for one in tensors[:rowwise]], tensors[rowwise:]
         gradient_ND = gradient.detach().contiguous().flatten(0, -2)
@@ -163,13 +161,8 @@ class KeptInputs(torch.autograd.Function):
                 if one.requires_grad:
                     slope, before = next(slopes), of_rest[at]
                     of_rest[at] = slope if before is None else before.add_(slope)
-        return (
-            None,
-            None,
-            None,
-            *(one.view_as(full) for one, full in zip(into, tensors, strict=False)),
-            *of_rest,
-        )
+        of_rows = (one.view_as(full) for one, full in zip(into, tensors, strict=False))
+        return None, None, None, *of_rows, *of_rest
 
 
 def parts_of(rows: int) -> list[slice]:

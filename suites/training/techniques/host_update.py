@@ -82,7 +82,9 @@ class HostOptimizer(RankOptimizer):
         """Update on the host and copy parameters to the device; if delayed, those of the previous update."""
         self.ordinary -= 1
         if self.delay and self.ordinary < 0:
-            self._finish()
+            if self.running is not None:  # the previous step's update
+                self.running.result()
+                self._up()
             self._widen()
             self.running = self.alongside.submit(self._update)
         else:
@@ -106,12 +108,6 @@ class HostOptimizer(RankOptimizer):
     def close(self) -> None:
         """Wait for a running update."""
         self.alongside.shutdown()
-
-    def _finish(self) -> None:
-        """Copy the result of the previous step's update to the device."""
-        if self.running is not None:
-            self.running.result()
-            self._up()
 
     def _widen(self) -> None:
         """Convert gradients to fp32 on the host; their bf16 copies may be overwritten from here on."""

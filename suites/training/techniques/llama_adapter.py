@@ -63,11 +63,7 @@ def apply(step: TrainingStep, settings: LlamaAdapterSettings) -> TrainingStep:
 
 
 def insert(settings: LlamaAdapterSettings, kind: str, model: nn.Module, resources: Resources) -> nn.Module:
-    """Freeze the model, quantize its layers and add adapters.
-
-    A dry run or a check may build fewer layers than the workload has. If none is from `start_layer` on, all
-    have prompts.
-    """
+    """Freeze the model, quantize its layers and add adapters; of too few layers all have prompts."""
     blocks = blocks_of(model)
     dtype = next(model.parameters()).dtype
     with_prompts = list(blocks)[settings.start_layer :] or blocks

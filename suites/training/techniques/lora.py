@@ -38,6 +38,8 @@ Adapt = Callable[[str, nn.Module, nn.Linear], nn.Module]
 MORE_THAN_LINEAR = ("Router", "GroupedLinear", "DecoupledLinear")
 """Ends of the names of transformers' linear layers that do more than nn.Linear; Falcon's own does no more."""
 
+NOTE = "LoRA: gradients and optimizer states of adapters of rank {rank} alone"
+
 LAYERS = "layers"
 """The target that stands for every linear layer of the model's layers."""
 
@@ -86,10 +88,7 @@ def apply(step: TrainingStep, settings: LoRASettings) -> TrainingStep:
     return replace(
         step,
         wraps=(*step.wraps, partial(insert, settings, step.make_model is not None, sharded)),
-        notes=(
-            *step.notes,
-            f"LoRA: gradients and optimizer states of adapters of rank {settings.rank} alone",
-        ),
+        notes=(*step.notes, NOTE.format(rank=settings.rank)),
     )
 
 
@@ -132,8 +131,10 @@ def insert(
     freeze(model, settings, adapt, sharded)
     for wide in [model] if settings.rest == "fp32" else mixtures if settings.experts == "fp32" else []:
         widen_rest(wide)
-    if settings.ends:
-        train_ends(model)
+    if settings.ends:  # copies of the token embedding and the output layer, next to the frozen ones
+        embedding, _, head = model.ends()  # type: ignore[operator]
+        for end in (embedding, head):
+            end.frozen_weight, end.weight = end.weight, nn.Parameter(end.weight.detach().clone())
     return model
 
 
@@ -146,13 +147,6 @@ def widen_rest(model: nn.Module) -> None:
                 if id(parameter) not in wide:
                     wide[id(parameter)] = nn.Parameter(parameter.detach().float(), requires_grad=False)
                 setattr(module, name, wide[id(parameter)])
-
-
-def train_ends(model: Any) -> None:
-    """Train copies of the token embedding and the output layer, next to the frozen ones."""
-    embedding, _, head = model.ends()
-    for end in (embedding, head):
-        end.frozen_weight, end.weight = end.weight, nn.Parameter(end.weight.detach().clone())
 
 
 EXPERTS = ("gate_up_proj", "down_proj")
@@ -337,8 +331,8 @@ class LoRALinear(nn.Module):
 class DoRALinear(LoRALinear):
     """A frozen linear layer and its adapter, the rows of whose sum are scaled to trained norms.
 
-    The rows' own norms are constants to autograd (section 4.3). As in peft and torchtune, they are computed
-    from the full sum in every forward pass, and autograd keeps the results of both layers.
+    As in peft and torchtune the rows' own norms, constants to autograd (section 4.3), are computed from the
+    full sum in every forward pass.
     """
 
     def __init__(self, base: Any, shape: nn.Linear, settings: LoRASettings) -> None:

@@ -7,29 +7,20 @@ autocast; `zero` and `host_update` refuse what theirs does not have.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from suites.training import optimizers
 from suites.training.declared import MixedPrecisionSettings
 from suites.training.host_memory import Resources
-from suites.training.optimizers import (
-    RankOptimizer,
-    TorchOptimizer,
-    clip_grad_norm,
-    give_zeros,
-    make_torch_optimizer,
-    tensors_in,
-)
 from suites.training.step import Contract, TrainingStep, Within
 from suites.training.workload import Workload
 
 TOLERANCE = 5e-3
 """Share of the first loss: bf16 has 8 bits of significand; a loss is a mean over thousands of products."""
-
 
 PRECISIONS = {None: "autocast", "bf16": "bf16_grads", "fp32": "fp32_grads"}
 """Each setting, and its name in `Features.precision`."""
@@ -72,14 +63,9 @@ def apply(step: TrainingStep, settings: MixedPrecisionSettings) -> TrainingStep:
         notes=(*step.notes, *NOTES[precision]),
     )
     if precision == "autocast":
-        return replace(changed, around=autocast_to_bf16)
+        return replace(changed, around=partial(torch.autocast, dtype=torch.bfloat16))
     make = NarrowGradients if precision == "bf16_grads" else WideGradients
     return replace(changed, model_dtype=torch.bfloat16, make_optimizer=make)
-
-
-def autocast_to_bf16(device_type: str) -> AbstractContextManager[Any]:
-    """Return torch's autocast, which chooses for each operation whether it runs in bf16."""
-    return torch.autocast(device_type, torch.bfloat16)
 
 
 def with_masters(model: nn.Module) -> list[tuple[nn.Parameter, nn.Parameter]]:
@@ -94,13 +80,13 @@ def publish(parameter: nn.Parameter, master: nn.Parameter) -> None:
     parameter.copy_(master)
 
 
-class NarrowGradients(RankOptimizer):
+class NarrowGradients(optimizers.RankOptimizer):
     """Keep gradients in bf16; convert each to fp32 alone while its parameter is updated."""
 
     def __init__(self, model: nn.Module, workload: Workload, resources: Resources):
         self.pairs = with_masters(model)
-        self.parameters, self.masters = [one for one, _ in self.pairs], [one for _, one in self.pairs]
-        self._optimizers = [make_torch_optimizer([master], workload) for master in self.masters]
+        self.parameters, self.masters = (list(group) for group in zip(*self.pairs, strict=True))
+        self._optimizers = [optimizers.make_torch_optimizer([master], workload) for master in self.masters]
 
     def step(self) -> None:
         """Update the parameters one by one."""
@@ -119,18 +105,18 @@ class NarrowGradients(RankOptimizer):
 
     def set_gradients_to_zeros(self) -> bool:
         """Give each parameter a bf16 gradient of zeros."""
-        return give_zeros(self.parameters)
+        return optimizers.give_zeros(self.parameters)
 
     def clip_grad_norm(self, max_norm: float) -> None:
         """Clip the norm of the bf16 gradients."""
-        clip_grad_norm(self.parameters, max_norm)
+        optimizers.clip_grad_norm(self.parameters, max_norm)
 
     def state_tensors(self) -> list[Tensor]:
         """Return the masters and the optimizers' states."""
-        return [*self.masters, *(one for each in self._optimizers for one in tensors_in(each))]
+        return [*self.masters, *(one for each in self._optimizers for one in optimizers.tensors_in(each))]
 
 
-class WideGradients(TorchOptimizer):
+class WideGradients(optimizers.TorchOptimizer):
     """Add each bf16 gradient to an fp32 sum, `main_grad`, as soon as it exists, and release it."""
 
     def __init__(self, model: nn.Module, workload: Workload, resources: Resources):
@@ -138,10 +124,9 @@ class WideGradients(TorchOptimizer):
         for parameter, master in self.pairs:
             master.grad = torch.zeros_like(master)
             parameter.main_grad = master.grad  # type: ignore[attr-defined]
-            register: Any = parameter.register_post_accumulate_grad_hook
-            register(add_to_main_grad)
+            parameter.register_post_accumulate_grad_hook(add_to_main_grad)  # type: ignore[no-untyped-call]
         self.masters = [one for _, one in self.pairs]
-        super().__init__(self.masters, make_torch_optimizer(self.masters, workload))
+        super().__init__(self.masters, optimizers.make_torch_optimizer(self.masters, workload))
 
     def step(self) -> None:
         """Update all masters, then the parameters."""

@@ -6,11 +6,9 @@ first rank; the last norm, the output layer and the loss are on the last. Micro-
 `gradient_accumulation_steps`.
 
 With `fsdp2` ranks are a mesh of `dp_size` rows of `pp_size` neighbours: a row is a pipeline, and a column
-shards its stages.
-
-Ranks have different peaks. The first keeps the activations of the most micro-batches, the last has the
-logits, and those between receive activations and gradients, into buffers for every micro-batch. A dry run
-shows the rank that takes the most. It works on `suites.training.models.model` alone.
+shards its stages. Ranks have different peaks. The first keeps the activations of the most micro-batches, the
+last has the logits, and those between receive activations and gradients, into buffers for every micro-batch.
+A dry run shows the rank that takes the most. It works on `suites.training.models.model` alone.
 """
 
 from __future__ import annotations

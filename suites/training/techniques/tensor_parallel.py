@@ -63,8 +63,7 @@ def applies_to(workload: Workload, settings: TensorParallelSettings) -> str | No
 def apply(step: TrainingStep, settings: TensorParallelSettings) -> TrainingStep:
     """Return one of `tp_size` ranks' step; `fsdp2` is applied later."""
     tp_size = step.workload.tp_size
-    in_rows = step.settings_of("fsdp2") is not None
-    if in_rows and tp_size == 1:
+    if step.settings_of("fsdp2") is not None and tp_size == 1:
         raise Unavailable(
             "tensor_parallel with fsdp2 needs several ranks per layer, and this step has tp_size=1"
         )
@@ -176,20 +175,18 @@ def loss_by_vocabulary(loss: Callable[[], Any]) -> Tensor:
     """Return the loss of logits that stay sharded by vocabulary in both passes, the same on every rank."""
     with loss_parallel():
         found = loss()
-    return LossParallelBackward.apply(found.to_local())  # type: ignore[no-any-return,no-untyped-call]
+    return _LossParallelBackward.apply(found.to_local())  # type: ignore[no-any-return,no-untyped-call]
 
 
-class LossParallelBackward(torch.autograd.Function):
+class _LossParallelBackward(torch.autograd.Function):
     """Pass the loss on; its backward enters `loss_parallel` until the full backward pass has ended."""
 
     @staticmethod
     def forward(context: Any, loss: Tensor) -> Tensor:
-        """Return the loss itself."""
         return loss.view_as(loss)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Tensor:
-        """Return the gradient itself."""
         entered = ExitStack()
         entered.enter_context(loss_parallel())
         torch.autograd.Variable._execution_engine.queue_callback(entered.close)

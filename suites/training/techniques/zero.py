@@ -30,16 +30,10 @@ from harness.instruments import torch_internals
 from harness.instruments.distributed.deepspeed_engine import choose_accelerator, initialize, load
 from harness.question import DEEPSPEED_BUCKET
 from harness.records import Unavailable
+from suites.training import optimizers
 from suites.training.declared import ZeROSettings
 from suites.training.host_memory import Resources
 from suites.training.models.model import blocks_of
-from suites.training.optimizers import (
-    LEARNING_RATES,
-    RankOptimizer,
-    make_torch_optimizer,
-    tensors_in,
-    values_not_read,
-)
 from suites.training.step import TrainingStep, no_context
 from suites.training.workload import Workload
 
@@ -126,12 +120,12 @@ def start_engine(
     offload = Offload(settings, resources)
     sizes = Sizes(model.module)
     if settings.optimizer == "device":
-        optimizer = make_torch_optimizer(parameters, workload)
+        optimizer = optimizers.make_torch_optimizer(parameters, workload)
     else:
         optimizer = cpu_adam(parameters, workload)
     plain = functional.linear
     try:
-        with values_not_read(fake):
+        with optimizers.values_not_read(fake):
             arguments = config(settings, precision, workload, sizes)
             offload.configure(arguments["zero_optimization"], sizes.largest, sizes.ranks)
             engine = initialize(Resident(model.module), optimizer, arguments)
@@ -145,9 +139,8 @@ def start_engine(
 def config(settings: ZeROSettings, precision: str, workload: Workload, sizes: Sizes) -> dict[str, Any]:
     """Return deepspeed's defaults, except for clipping, and for sizes that are made for large models.
 
-    Buckets of its default have at most the model's elements: a small model's bytes would otherwise be those
-    of the buckets alone, 2 GB in fp32. A bucket above the default is as large as it is given: deepspeed
-    allocates it whole (0.19.8, runtime/zero/stage3.py; stage_1_and_2.py, setup_buckets).
+    Buckets have at most the model's elements, of a small one else 2 GB. One above the default is allocated
+    whole (0.19.8, runtime/zero/stage3.py; stage_1_and_2.py, setup_buckets).
     """
     block = max(sizes.block, sizes.largest)
     bucket = min(DEEPSPEED_BUCKET, sizes.all) if settings.buckets == "model" else block
@@ -209,11 +202,11 @@ class EngineModel(nn.Module):
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         """Return the model's loss; calling its `backward` reduces the gradients."""
         functional.linear = self.linear
-        with values_not_read(self.fake):
+        with optimizers.values_not_read(self.fake):
             return self.module(tokens_BT, targets_BT)  # type: ignore[no-any-return]
 
 
-class EngineOptimizer(RankOptimizer):
+class EngineOptimizer(optimizers.RankOptimizer):
     """Run the engine's step, which also clips and releases the gradients."""
 
     def __init__(self, engine: Any, optimizer: Any, fake: bool, linear: Any, offload: Offload):
@@ -224,7 +217,7 @@ class EngineOptimizer(RankOptimizer):
     def step(self) -> None:
         """Update the shard, then gather the parameters from all ranks."""
         functional.linear = self._linear
-        with values_not_read(self._fake):
+        with optimizers.values_not_read(self._fake):
             self._engine.step()
         self._offload.refuse_full_disk()
 
@@ -237,7 +230,7 @@ class EngineOptimizer(RankOptimizer):
     def state_tensors(self) -> list[Tensor]:
         """Return fp32 shards of the parameters, and the optimizer's states."""
         shards: list[Tensor] = [one for group in self._optimizer.param_groups for one in group["params"]]
-        return [*shards, *tensors_in(self._optimizer)]
+        return [*shards, *optimizers.tensors_in(self._optimizer)]
 
     def tensors_by_kind(self) -> list[tuple[Tensor, str]]:
         """Return the tensors that the engine stores itself, with their kind of memory."""
@@ -303,10 +296,11 @@ class Offload:
         self.emulated = resources.device.type == "cpu"
         self.locked_B = 0
         self._swap: tempfile.TemporaryDirectory[str] | None = None
+        self._offloads = (self.optimizer, self.parameters) != ("device", "device")
         if "disk" in (self.optimizer, self.parameters):
             load("async_io")
             self._swap = tempfile.TemporaryDirectory(dir=resources.folder or None)
-        if (self.optimizer, self.parameters) != ("device", "device"):
+        if self._offloads:
             self._count_locked()
 
     def configure(self, zero: dict[str, Any], largest: int, ranks: int) -> None:
@@ -328,19 +322,20 @@ class Offload:
 
     def take_down(self, zero: Any, optimizer: Any, parameters: list[nn.Parameter]) -> None:
         """Move what the built engine keeps on the host without locking it to the emulated host."""
-        if (self.optimizer, self.parameters) == ("device", "device"):
+        if not self._offloads:
             return
         self.locked_B = swap_buffers_B(zero, parameters)
         if self.optimizer == "host":
             self._states_down(zero, optimizer)
         if self.stage == 3 and self.optimizer != "device" and self.emulated:
-            self._gradients_up(zero)
+            # As stage 3 does to widen each gradient on the device; `.to` does nothing here.
+            offload = zero._offload_grad_partition_at_boundary
+            zero._offload_grad_partition_at_boundary = lambda parameter, gradient, *rest: offload(
+                parameter, gradient.clone(), *rest
+            )
 
     def refuse_full_disk(self) -> None:
-        """Raise `Unavailable` where the disk of the swap files is full.
-
-        deepspeed continues after a failed write, and trains on wrong data.
-        """
+        """Raise `Unavailable` where the disk is full: deepspeed continues after a failed write, wrongly."""
         if self._swap is None:
             return
         disk = os.statvfs(self._swap.name)
@@ -389,13 +384,6 @@ class Offload:
             elif self.emulated:
                 flat.grad = torch.zeros_like(flat)  # it was locked, then moved to the device, which is `cpu`
 
-    def _gradients_up(self, zero: Any) -> None:
-        """Copy each gradient up again, as stage 3 does to widen it there; `.to` does nothing here."""
-        offload = zero._offload_grad_partition_at_boundary
-        zero._offload_grad_partition_at_boundary = lambda parameter, gradient, *rest: offload(
-            parameter, gradient.clone(), *rest
-        )
-
     def _moments(self, flat: Tensor) -> dict[str, Any]:
         moments = {name: self._down(torch.zeros_like(flat)) for name in ("exp_avg", "exp_avg_sq")}
         return {"step": 0, **moments}
@@ -413,7 +401,7 @@ def cpu_adam(parameters: list[nn.Parameter], workload: Workload) -> Any:
     load("cpu_adam")
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-    rate = LEARNING_RATES["adamw"] if workload.learning_rate is None else workload.learning_rate
+    rate = optimizers.LEARNING_RATES["adamw"] if workload.learning_rate is None else workload.learning_rate
     return DeepSpeedCPUAdam(
         parameters, lr=rate, eps=workload.adam_epsilon, weight_decay=workload.weight_decay, adamw_mode=True
     )

@@ -128,7 +128,7 @@ def kernels(dtype: str) -> list[Compilation]:
     """Return the four kernels, causal, at head size 128, in one configuration each; `dtype` as in Triton."""
     tensors = dict.fromkeys(("q", "k", "v", "out", "d_out", "dq", "dk", "dv"), f"*{dtype}")
     integers = dict.fromkeys(
-        ("stride_b", "stride_h", "stride_t", "num_attention_heads", "length", "bucket"), "i32"
+        ["stride_b", "stride_h", "stride_t", "num_attention_heads", "length", "bucket"], "i32"
     )
     numbers = {"lse": "*fp32", "delta": "*fp32", "scale": "fp32", "factor": "fp32"}
     types = tensors | integers | numbers

@@ -24,21 +24,10 @@ BACKWARD_Q = configurations(
 
 @triton.jit
 def delta_of(
-    out,
-    d_out,
-    delta,
-    stride_b,
-    stride_h,
-    stride_t,
-    num_attention_heads,
-    length,
-    HEAD: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    """Compute delta, the sum over the head of output times its gradient, in fp32.
-
-    Softmax's gradient subtracts it.
-    """
+    out, d_out, delta, stride_b, stride_h, stride_t, num_attention_heads, length,
+    HEAD: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
+    """Compute delta, the sum over the head of output times gradient, which softmax's gradient subtracts."""
     rows_M = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     tile_MK = tl.cast(rows_M, tl.int64)[:, None] * stride_t + tl.arange(0, HEAD)[None, :]
     tile_MK += head_offset(stride_b, stride_h, num_attention_heads)

@@ -17,20 +17,14 @@ from torch.autograd.function import once_differentiable
 
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
-from suites.training.triton_kernels.tiles import (
-    TILE_ELEMENTS,
-    TYPICAL_COLUMNS,
-    WARPS,
-    compilations,
-    programs,
-)
+from suites.training.triton_kernels import tiles
 
 WIDTH = 512  # columns of a tile at most: long enough for full cache lines
 SLOPE = tl.constexpr(0.7978845608028654)  # sqrt(2 / pi), arXiv 1606.08415
 CUBIC = tl.constexpr(0.044715)
 
 
-@triton.autotune(WARPS, key=["columns"])
+@triton.autotune(tiles.WARPS, key=["columns"])
 @triton.jit
 def gelu_bias_forward(x, bias, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """Compute y = v/2 (1 + tanh(u)) = v sigmoid(2 u), v = x + bias, u = SLOPE (v + CUBIC v^3).
@@ -48,7 +42,7 @@ def gelu_bias_forward(x, bias, y, rows, columns, ROWS: tl.constexpr, BLOCK: tl.c
     tl.store(y + at, v * tl.sigmoid(2 * u), mask=inside)
 
 
-@triton.autotune(WARPS, key=["columns"])
+@triton.autotune(tiles.WARPS, key=["columns"])
 @triton.jit
 def gelu_bias_backward(
     x, bias, gradient, x_gradient, partial, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr
@@ -78,7 +72,7 @@ def gelu_bias_backward(
 def _tile(columns: int) -> tuple[int, int]:
     """Return the rows and columns of a tile."""
     width = min(triton.next_power_of_2(columns), WIDTH)
-    return TILE_ELEMENTS // width, width
+    return tiles.TILE_ELEMENTS // width, width
 
 
 class _GELUBias(torch.autograd.Function):
@@ -104,7 +98,7 @@ def gelu_bias_gradients(x: Tensor, bias: Tensor, gradient: Tensor) -> tuple[Tens
     x_gradient, columns = torch.empty_like(x), x.shape[-1]
     rows, (height, width) = x.numel() // columns, _tile(columns)
     down, strips = triton.cdiv(rows, height), triton.cdiv(columns, width)
-    groups = min(down, max(1, programs(down * strips, x) // strips))
+    groups = min(down, max(1, tiles.programs(down * strips, x) // strips))
     partial = torch.empty(groups, columns, dtype=torch.float32, device=x.device)
     tensors = (x, bias, gradient.contiguous(), x_gradient, partial)
     launch(gelu_bias_backward, (strips, groups), *tensors, rows, columns, height, width)
@@ -118,6 +112,6 @@ def gelu_bias(x_ND: Tensor, bias_D: Tensor) -> Tensor:
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
-    constexprs = dict(zip(("ROWS", "BLOCK"), _tile(TYPICAL_COLUMNS), strict=True))
+    constexprs = dict(zip(("ROWS", "BLOCK"), _tile(tiles.TYPICAL_COLUMNS), strict=True))
     of = {"gelu_bias_forward": gelu_bias_forward, "gelu_bias_backward": gelu_bias_backward}
-    return compilations(workload_dtype, constexprs, of)
+    return tiles.compilations(workload_dtype, constexprs, of)

@@ -21,18 +21,10 @@ from torch.autograd.function import once_differentiable
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
 from suites.training.models.model import EPSILON
-from suites.training.triton_kernels.tiles import (
-    STAGED_WARPS,
-    TYPICAL_COLUMNS,
-    WARPS,
-    WIDEST_WITH_SUMS,
-    compilations,
-    programs,
-    tile,
-)
+from suites.training.triton_kernels import tiles
 
 
-@triton.autotune(WARPS, key=["columns"])
+@triton.autotune(tiles.WARPS, key=["columns"])
 @triton.jit
 def norm_forward(
     x, weight, bias, y, means, inverse, rows, columns, epsilon,
@@ -88,7 +80,7 @@ def norm_forward(
     tl.store(inverse + row, scale, mask=row < rows)
 
 
-@triton.autotune(STAGED_WARPS, key=["columns"])
+@triton.autotune(tiles.STAGED_WARPS, key=["columns"])
 @triton.jit
 def norm_backward(
     x, weight, gradient, means, inverse, x_gradient, partial, rows, columns,
@@ -127,7 +119,7 @@ def norm_backward(
         tl.store(sums + columns, tl.sum(bias_total, axis=0)[None, :], mask=column < columns)
 
 
-@triton.autotune(WARPS, key=["columns"], reset_to_zero=["partial"])
+@triton.autotune(tiles.WARPS, key=["columns"], reset_to_zero=["partial"])
 @triton.jit
 def norm_backward_wide(
     x, weight, gradient, means, inverse, x_gradient, partial, rows, columns,
@@ -178,7 +170,7 @@ class Norm(torch.autograd.Function):
         """Return the norm of each row."""
         x, weight, centred = x.contiguous(), weight.contiguous(), bias is not None
         y, columns = torch.empty_like(x), x.shape[-1]
-        rows, shape = x.numel() // columns, tile(columns)
+        rows, shape = x.numel() // columns, tiles.tile(columns)
         statistics = torch.empty(2 if centred else 1, rows, dtype=torch.float32, device=x.device)
         inverse, means = statistics[-1], statistics[0]
         tensors = (x, weight, weight if bias is None else bias.contiguous(), y, means, inverse)
@@ -194,8 +186,8 @@ class Norm(torch.autograd.Function):
         """Return the gradients of all inputs."""
         x, weight, means, inverse = ctx.saved_tensors
         x_gradient, columns = torch.empty_like(x), x.shape[-1]
-        rows, shape = x.numel() // columns, tile(columns, WIDEST_WITH_SUMS)
-        count, centred = programs(triton.cdiv(rows, shape.rows), x), ctx.bias_dtype is not None
+        rows, shape = x.numel() // columns, tiles.tile(columns, tiles.WIDEST_WITH_SUMS)
+        count, centred = tiles.programs(triton.cdiv(rows, shape.rows), x), ctx.bias_dtype is not None
         allocate = torch.empty if shape.whole else torch.zeros
         partial = allocate(count, 2 if centred else 1, columns, dtype=torch.float32, device=x.device)
         tensors = (x, weight, gradient.contiguous(), means, inverse, x_gradient, partial)
@@ -215,11 +207,11 @@ def layer_norm(x_ND: Tensor, weight_D: Tensor, bias_D: Tensor) -> Tensor:
 
 def constexprs(centred: bool) -> dict[str, Any]:
     """Return those of both kernels for rows of TYPICAL_COLUMNS."""
-    rows, block, whole = tile(TYPICAL_COLUMNS, WIDEST_WITH_SUMS)
+    rows, block, whole = tiles.tile(tiles.TYPICAL_COLUMNS, tiles.WIDEST_WITH_SUMS)
     return {"CENTRED": centred, "ROWS": rows, "BLOCK": block, "WHOLE": whole, "STAGES": 1}
 
 
 def kernels(workload_dtype: str) -> list[Compilation]:
     """Return both kernels, for inputs of type fp32 | bf16 | fp16 in rows of TYPICAL_COLUMNS."""
     of = {"layer_norm_forward": norm_forward, "layer_norm_backward": norm_backward}
-    return compilations(workload_dtype, constexprs(centred=True), of)
+    return tiles.compilations(workload_dtype, constexprs(centred=True), of)

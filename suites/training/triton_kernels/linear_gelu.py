@@ -29,6 +29,7 @@ from torch.autograd.function import once_differentiable
 from harness.instruments.triton_kernels.launch import launch
 from harness.instruments.triton_kernels.targets import Compilation
 from suites.training.triton_kernels.attention import FULL, ON_AMD, TYPES, product_precision
+from suites.training.triton_kernels.attention_forward import SHARED_MEMORY_B
 from suites.training.triton_kernels.gelu_bias import CUBIC, SLOPE, gelu_bias_gradients
 
 DEEPEST_BLOCK = 64
@@ -37,9 +38,6 @@ DEEPEST_BLOCK = 64
 ROWS_TOGETHER = tl.constexpr(8)
 """Blocks of rows that programs take one after another for one block of features, so that a wave of programs
 reads few blocks of x and of the weight, and finds them in the L2 cache."""
-
-SHARED_MEMORY_B = 224 * 1024
-"""Shared memory of one program on an H100 (227 KiB); configurations that need more are not tried."""
 
 
 def fitting(of: list[triton.Config], arguments: dict[str, Any], **constexprs: Any) -> list[triton.Config]:

@@ -14,6 +14,7 @@ from harness.claims.load import load_claims
 from harness.commands.main import main
 from harness.config.run import load
 from harness.records import Note, Reading, Unavailable, WrongResult
+from suites.cost import cost_model
 from suites.cost import suite as cost
 from suites.cost.cost_model import CostParts, annuity_factor, cost_parts
 
@@ -53,7 +54,9 @@ def test_an_hour_is_the_sum_of_its_parts_and_calibrated_what_was_published():
 
 
 def drawn_ratio(subject):
-    return cost.drawn_total(subject, subject.machine) / cost.drawn_total(subject, subject.baseline)
+    return cost_model.drawn_total(subject, subject.machine) / cost_model.drawn_total(
+        subject, subject.baseline
+    )
 
 
 def test_a_band_holds_its_share_of_the_draws_and_contains_the_value():
@@ -73,7 +76,7 @@ def test_both_machines_share_the_draws_of_their_owner():
     subject = subject_of("owner", BASELINE)
     same = replace(subject, machine=replace(subject.machine, device_name="again"))
     assert drawn_ratio(same) == pytest.approx(1)
-    assert len(set(cost.drawn_total(subject, subject.machine))) == RUN.workloads["owner"]["draws"]
+    assert len(set(cost_model.drawn_total(subject, subject.machine))) == RUN.workloads["owner"]["draws"]
 
 
 def test_a_token_at_a_listed_price_by_hand():
@@ -130,7 +133,7 @@ def test_a_machine_that_is_used_less_has_to_be_faster_and_costs_no_more_to_own()
 def test_every_input_has_a_source_or_is_assumed_and_another_value_is_the_users():
     notes = [one.text for one in cost.sample(subject_of("owner")) if isinstance(one, Note)]
     names = [text.partition(": ")[0] for text in notes]
-    assert sorted(names) == sorted([*cost.OWNER, *cost.OF_MACHINE])
+    assert sorted(names) == sorted([*cost_model.OWNER, *cost_model.OF_MACHINE])
     assert all(re.search(r", \d{4}(-\d\d){0,2}$", text) for text in notes)
     moved = [one.text for one in cost.sample(subject_of("owner", life_years=4.5)) if isinstance(one, Note)]
     assert "life_years: given by the user" in moved
@@ -142,7 +145,9 @@ def test_combinations_are_what_each_of_them_gives_alone():
     owner = {"life_years": 4.0, "interest": 0.15, "electricity_USD_per_kWh": 0.1301}
     settings = {**GB200.settings, "server_USD": 2.8e6, "used_share": 0.8}
     alone = applied("cost", replace(GB200, settings=settings), subject_of("owner", BASELINE, **owner))
-    ours, base = (float(cost.central_parts(alone, one).total) for one in (alone.machine, alone.baseline))
+    ours, base = (
+        float(cost_model.central_parts(alone, one).total) for one in (alone.machine, alone.baseline)
+    )
     assert found["cost_rate", method] == pytest.approx(ours)
     assert found["baseline_rate", method] == pytest.approx(base)
     assert found["break_even", method] == pytest.approx(ours / base)
@@ -150,7 +155,7 @@ def test_combinations_are_what_each_of_them_gives_alone():
 
 
 def test_a_wrong_annuity_is_found(monkeypatch):
-    monkeypatch.setattr(cost, "annuity_factor", lambda interest, years: 0.3)
+    monkeypatch.setattr(cost_model, "annuity_factor", lambda interest, years: 0.3)
     with pytest.raises(WrongResult, match=r"payments over 5 years are worth 1\.1"):
         cost.check(subject_of("owner", BASELINE))
 

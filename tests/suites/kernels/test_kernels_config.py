@@ -93,9 +93,7 @@ def test_dropout_is_left_out_of_the_config_and_of_its_classs_defaults() -> None:
     assert trainers[0].loss_and_gradients() == trainers[1].loss_and_gradients()
 
 
-def test_a_model_too_large_for_this_machine_ends_with_the_layers_that_fit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_too_large_for_this_machine_ends_with_the_layers_that_fit(monkeypatch) -> None:
     free_B = [30e6]
     for module in ("harness.instruments.memory.allocator", "suites.kernels.suite"):
         monkeypatch.setattr(f"{module}.free_bytes", lambda device: free_B[0])

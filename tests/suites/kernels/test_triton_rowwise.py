@@ -36,7 +36,6 @@ EPSILON = 1e-5
 
 
 def laid_out(values: Tensor, layout: str) -> Tensor:
-    """Return the same values, in rows, in columns or with gaps."""
     if layout == "transposed":
         return values.transpose(-1, -2).contiguous().transpose(-1, -2)
     if layout == "gaps":
@@ -75,7 +74,6 @@ def cancelling(name: str, inputs: tuple[Tensor, ...], upstream: Tensor) -> float
 
 
 def worst_error(name: str, inputs: tuple[Tensor, ...], layout: str = "rows") -> float:
-    """Return the worst error of the output and every gradient."""
     upstream = laid_out(torch.randn(inputs[0].shape).to(inputs[0].dtype), layout)
     ours = results(FUNCTIONS[name], inputs, upstream)
     assert {one.dtype for one in ours} == {inputs[0].dtype}

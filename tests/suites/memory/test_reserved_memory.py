@@ -17,11 +17,11 @@ from suites import training
 from suites.memory import subject as assumptions
 from suites.memory import suite as memory
 from suites.memory.live_bytes import live_before, live_bytes, write_snapshot
-from suites.memory.subject import Subject, outside_allocator_B, retries_to_fit, room_B
+from suites.memory.subject import Subject, room_B
 from suites.memory.thresholds import ranks_that_suffice, used_B
 from suites.training.dry_run.dry_run import dry_run
 from suites.training.dry_run.estimates import host_memory_B
-from suites.training.dry_run.largest_batch import other_choices
+from suites.training.dry_run.largest_batch import Fit, fit_of, other_choices, outside_allocator_B
 from suites.training.techniques import build_step
 
 MiB = 1024**2
@@ -78,10 +78,11 @@ def test_what_only_cached_blocks_keep_from_fitting_is_slow(run):
     outside_B = sum(outside_allocator_B(STEP).values())
     enough = replace(SUBJECT, usable_memory_B=run.reserved_B + outside_B)
     assert room_B(enough) == run.reserved_B
-    assert retries_to_fit(enough, run) == 0
+    assert fit_of(STEP, run, enough.target) == Fit(True, 0)
     tight = replace(SUBJECT, usable_memory_B=run.reserved_B + outside_B - 1)
     retries = by_hand(run, run.reserved_B - 1).retries
-    assert retries_to_fit(tight, run) == retries > 0
+    assert retries > 0
+    assert fit_of(STEP, run, tight.target) == Fit(True, retries)
     of_enough, of_tight = (
         [one.text for one in memory.simulated(subject, lambda _: run) if isinstance(one, Note)]
         for subject in (enough, tight)
@@ -91,7 +92,7 @@ def test_what_only_cached_blocks_keep_from_fitting_is_slow(run):
     short = replace(SUBJECT, usable_memory_B=run.peak_B + outside_B - MiB)
     with pytest.raises(DeviceFullError):
         by_hand(run, run.peak_B - MiB)
-    assert retries_to_fit(short, run) is None
+    assert not fit_of(STEP, run, short.target).fits
 
 
 def of_two_ranks():

@@ -64,7 +64,7 @@ def workload(draw: random.Random) -> dict[str, Any]:
     kv_heads, groups = draw.choice([1, 2, 4]), draw.choice([1, 2])
     hidden_size = kv_heads * groups * draw.choice([16, 32])
     fields: dict[str, Any] = {
-        "num_hidden_layers": draw.randint(7, 10),
+        "num_hidden_layers": draw.randint(6, 9),
         "hidden_size": hidden_size,
         "num_attention_heads": kv_heads * groups,
         "num_key_value_heads": kv_heads,

@@ -141,7 +141,8 @@ def test_gradients_are_added_as_in_a_real_run(name):
 
 def test_without_prefetching_activations_do_not_grow_with_layers():
     def activations_B(layers, *techniques):
-        workload = replace(SMALL, num_hidden_layers=layers, seq_len=512, max_position_embeddings=512)
+        sizes = {"num_hidden_layers": layers, "seq_len": 512, "max_position_embeddings": 512}
+        workload = replace(SMALL, **sizes, gradient_accumulation_steps=1, optimizer="sgd_momentum")
         step = sharded([*techniques, AUTOCAST, FLASH], workload)
         return dry_run(step, CUDA, reserved=False).by_kind_B["activations"]
 

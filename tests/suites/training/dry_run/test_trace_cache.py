@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 from small_steps import CUDA, HOST, LLAMA
 
+from harness.config.code_fingerprint import closure, module_of
 from harness.instruments.memory.caching_allocator import AllocatorSettings
 from harness.instruments.memory.memory_timeline import MemoryEvent, OpSite, Timeline, from_bytes, to_bytes
 from suites.training.dry_run import trace_cache
@@ -77,7 +76,7 @@ def write_often(folder: str, size_B: int) -> int:
 
 
 def test_two_processes_at_once_see_whole_files_alone(tmp_path: Path):
-    with get_context("spawn").Pool(2) as pool:
+    with get_context("fork").Pool(2) as pool:
         assert pool.starmap(write_often, [(str(tmp_path), 512), (str(tmp_path), 1024)]) == [0, 0]
     assert not list(tmp_path.glob("*.unfinished"))
 
@@ -117,26 +116,10 @@ def test_the_folder_is_the_users_unless_it_is_named(monkeypatch, tmp_path: Path)
 
 
 def test_what_decides_no_trace_is_what_no_dry_run_imports():
-    loaded = subprocess.run(
-        [sys.executable, "-c", EVERY_MODULE_OF_A_DRY_RUN],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    ).stdout.split()
-    assert {"suites/training/dry_run/dry_run.py", "suites/training/techniques/zero.py"} <= set(loaded)
-    files = {str(file.relative_to(ROOT)) for file in sources()}
-    assert [name for name in loaded if name not in files] == []
-    assert "suites/training/layouts/account.py" not in files
-
-
-EVERY_MODULE_OF_A_DRY_RUN = """
-import importlib, pathlib, sys
-import suites.training.dry_run.dry_run
-for folder in ("techniques", "models", "triton_kernels"):
-    for file in pathlib.Path("suites/training", folder).glob("*.py"):
-        importlib.import_module(f"suites.training.{folder}.{file.stem}".removesuffix(".__init__"))
-for name, module in list(sys.modules.items()):
-    if name.startswith(("suites.training.", "harness.instruments.")) and module.__file__:
-        print(pathlib.Path(module.__file__).relative_to(pathlib.Path.cwd()))
-"""
+    folders = ("techniques", "models", "triton_kernels")
+    files = [file for folder in folders for file in (ROOT / "suites/training" / folder).glob("*.py")]
+    reached = closure(("suites.training.dry_run.dry_run", *map(module_of, files)))
+    below = [file for file in reached if file.is_relative_to(ROOT / "suites/training")]
+    assert {ROOT / "suites/training/trainer.py", ROOT / "suites/training/techniques/zero.py"} <= {*below}
+    assert {*below} <= {*sources()}
+    assert ROOT / "suites/training/layouts/account.py" not in sources()

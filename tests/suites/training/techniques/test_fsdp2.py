@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import prod
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from harness.records import Reading
 from suites.memory.subject import Subject
 from suites.memory.suite import count_model
 from suites.memory.thresholds import thresholds
+from suites.training.declared import ZeROSettings
 from suites.training.dry_run.dry_run import among_ranks, dry_run
 from suites.training.techniques import build_step
+from suites.training.techniques.zero import config
 from suites.training.trainer import Trainer, build_model
 
 ON_FOUR = replace(SMALL, dp_size=4, gradient_accumulation_steps=1)
@@ -78,13 +81,12 @@ def test_what_chunk_cat_holds_is_what_the_allocator_saw(rows, chunks, types, tra
     assert allocator.peaks[0].live_B == expected_B
 
 
-@pytest.mark.parametrize("stage", [1, 3])
-def test_each_rank_holds_its_share_of_what_the_stage_spreads(stage):
-    workload = replace(SMALL, num_hidden_layers=2, dp_size=8, gradient_accumulation_steps=1)
+@pytest.mark.parametrize(("stage", "share"), [(1, 1), (3, 1 / 8)])
+def test_each_rank_holds_its_share_of_what_the_stage_spreads(stage, share):
+    workload = replace(SMALL, num_hidden_layers=1, dp_size=8, gradient_accumulation_steps=1)
     found = dry_run(sharded([{"zero": {"stage": stage}}], workload))
     all_B = 4 * workload.shape.parameters
     tables_B = 2 * 4 * workload.max_position_embeddings * (workload.hidden_size // 4)
-    share = {1: 1, 3: 1 / 8}[stage]
     assert found.by_kind_B["parameters"] - tables_B == pytest.approx(share * all_B, rel=2e-3)
     states = 3  # the two of Adam, and a second copy of the shard, in fp32 too
     assert found.by_kind_B["optimizer_states"] == pytest.approx(states * all_B / 8, rel=2e-3)
@@ -102,3 +104,14 @@ def test_ranks_of_a_large_model_are_searched_by_formula():
 
     found = list(thresholds(subject, count_model(subject), refuse))
     assert [one.method for one in found if isinstance(one, Reading)] == ["korthikanti"] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "elements"), [(None, 1000), (500_000_000, 1000), (40, 40), (2 * 10**9, 2 * 10**9)]
+)
+def test_a_bucket_above_deepspeeds_default_is_allocated_whole(given, elements):
+    """deepspeed 0.19.8, runtime/zero/stage3.py: torch.empty(reduce_bucket_size), whatever the model."""
+    sizes = SimpleNamespace(block=100, largest=50, all=1000, ranks=2)
+    workload = SimpleNamespace(micro_batch_size=1, max_grad_norm=None, gradient_accumulation_steps=1)
+    made = config(ZeROSettings(reduce_bucket=given), "fp32", workload, sizes)["zero_optimization"]
+    assert (made["reduce_bucket_size"], made["allgather_bucket_size"]) == (elements, 1000)

@@ -219,18 +219,17 @@ def test_trained_ends_are_copies_next_to_the_frozen_ones():
 def test_lightnings_base_quantizes_the_output_layer_and_keeps_inputs_until_the_next_pass_has_ended():
     """Per token and layer: inputs of queries, keys, values (one), output, gate and up (one), and down."""
 
-    def peak_B(lightning):
+    def step_of(lightning):
         given = {"base": "nf4", "targets": ["query"], "rank": 4, "lightning": lightning}
-        workload = replace(SHORT, seq_len=128, gradient_accumulation_steps=2)
-        return dry_run(build_step(workload, ["bf16_states", {"lora": given}]), HOST).peak_B
+        twice = replace(SHORT, seq_len=128, gradient_accumulation_steps=2)  # nothing of the step before shows
+        return build_step(twice, ["bf16_states", {"lora": given}])
 
-    twice = replace(SHORT, gradient_accumulation_steps=2)  # a dry run has nothing of the step before
-    step = build_step(twice, ["bf16_states", {"lora": {"base": "nf4", "lightning": True}}])
-    assert isinstance(Trainer(step).plain.head, Nf4Linear)
-    assert_as_measured(step)
+    kept, plain = dry_run(step_of(True), HOST), dry_run(step_of(False), HOST)
+    assert isinstance(Trainer(step_of(True)).plain.head, Nf4Linear)
+    assert_as_measured(step_of(True), kept)
     tokens, size, width = 2 * 128, SHORT.hidden_size, SHORT.intermediate_size
     once_B = 2 * tokens * (2 * (3 * size + width) + size)  # bf16; of both layers, and the output layer's
-    assert peak_B(True) - peak_B(False) > once_B
+    assert kept.peak_B - plain.peak_B > once_B
 
 
 def test_quantized_experts_take_half_a_byte_per_weight_and_are_widened_singly_or_at_once():

@@ -125,13 +125,10 @@ def test_bytes_moved_are_those_of_saved_storages(how, moved, precision):
         assert traffic.down_B == traffic.up_B == run.host.allocated_B == blocks_B
 
 
-@pytest.mark.parametrize(("how", "least", "most"), [("offloaded", 1, 0), ("offloaded_ahead", 2, 2)])
-def test_peak_is_lower_by_the_other_blocks(how, least, most):
-    """Of one block a part is on the device, or ahead one block and all of another: no more, and no less."""
-    less_B = peak_B("kept", LAYERS + 2) - peak_B(how, LAYERS + 2)
-    slack_B = 0.01 * BLOCK_B["fp32"]
-    assert (LAYERS + 2 - least) * BLOCK_B["fp32"] - slack_B <= less_B
-    assert less_B <= (LAYERS + 2 - most) * BLOCK_B["fp32"] + slack_B
+def test_peak_is_lower_by_the_other_blocks():
+    """Of one block a part is on the device; `test_peak_with_late_copies` has what is put away ahead."""
+    less_B = peak_B("kept", LAYERS + 2) - peak_B("offloaded", LAYERS + 2)
+    assert LAYERS + 0.99 <= less_B / BLOCK_B["fp32"] <= LAYERS + 2.01
 
 
 @pytest.mark.parametrize("how", ["offloaded", "offloaded_ahead"])
@@ -259,9 +256,8 @@ def test_checkpoints_on_the_host_leave_the_device_two_layers_inputs():
 
     def peak_B(**settings):
         workload = replace(LLAMA, num_hidden_layers=12, seq_len=256, micro_batch_size=32, vocab_size=50)
-        return dry_run(
-            build_step(workload, [{"activation_checkpointing": settings}]), CUDA, reserved=False
-        ).peak_B
+        step = build_step(workload, [{"activation_checkpointing": settings}])
+        return dry_run(step, CUDA, reserved=False).peak_B
 
     inputs_B = (12 - 2) * 32 * 256 * LLAMA.hidden_size * 4
     assert peak_B() - peak_B(on_host=True) == pytest.approx(inputs_B, rel=0.02)

@@ -18,13 +18,14 @@ COMPANIONS = {"powersgd": [{"ddp": {"buckets": 1}}], "pipeline": ["gradient_accu
 """What a technique needs next to it."""
 
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "ep_size": 2}
-CHANGES = {"pipeline": {"pp_size": 2}, "expert_parallel": MIXTURE}
+DEEP = {"num_hidden_layers": 4}
+CHANGES = {"pipeline": {"pp_size": 2, **DEEP}, "expert_parallel": MIXTURE, "llama_adapter": DEEP}
 """What a technique needs of its workload."""
 
 
 @pytest.mark.parametrize(("name", "given"), [one for one in ALONE if one[0] != "compile"], ids=str)
 def test_a_technique_keeps_its_contract(name, given):
-    workload = replace(TINY, **CHANGES.get(name, {}))
+    workload = replace(TINY, **{"num_hidden_layers": 2, **CHANGES.get(name, {})})
     check(build_step(workload, [*COMPANIONS.get(name, []), {name: given}], seed=1))
 
 
@@ -42,14 +43,15 @@ COMBINED = {
 
 @pytest.mark.parametrize("name", COMBINED)
 def test_a_combination_keeps_the_loosest_contract_and_is_the_same_in_whatever_order(name):
-    step = build_step(TINY, COMBINED[name], seed=1)
+    workload = replace(TINY, num_hidden_layers=2)
+    step = build_step(workload, COMBINED[name], seed=1)
     assert step.contract == loosest(
-        build_step(TINY, [{one: given}]).contract for one, given in step.techniques
+        build_step(workload, [{one: given}]).contract for one, given in step.techniques
     )
     check(step)
     again = build_step(**json.loads(json.dumps(step.described)))
     assert again.described == step.described
-    turned = build_step(TINY, list(reversed(COMBINED[name])), seed=1)
+    turned = build_step(workload, list(reversed(COMBINED[name])), seed=1)
     for one in (again, turned):
         for field in ("features", "ranks", "contract", "workload", "model_dtype"):
             assert getattr(one, field) == getattr(step, field)
@@ -143,6 +145,33 @@ def test_fewer_and_more_sequences_than_an_update_should_have_are_caught():
     assert step.batches_per_update == 2
     with pytest.raises(WrongResult, match="loss of update"):
         check(replace(step, batches_per_update=1))
+
+
+WRONG = {
+    "negated": (lambda gradient: -gradient, ["activation_checkpointing", "attention"]),
+    "zeroed": (lambda gradient: 0 * gradient, ["mixed_precision"]),
+    "three times": (lambda gradient: 3 * gradient, [BF16_GRADIENTS, "attention"]),
+    "two times": (lambda gradient: 2 * gradient, ["float8"]),
+}
+"""What AdamW hides is caught too: it divides by the gradients' size."""
+
+FLOAT8 = {"micro_batch_size": 1, "seq_len": 32, "tie_word_embeddings": True, "num_hidden_layers": 4}
+"""They make plain PyTorch's loss rise in between, and rounding multiplies there."""
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_gradients_are_caught(wrong):
+    change, given = WRONG[wrong]
+    changes = FLOAT8 if given == ["float8"] else {"num_hidden_layers": 2}
+    step = build_step(replace(TINY, num_key_value_heads=4, **changes), given, seed=1)
+
+    def spoil(model, resources):
+        for parameter in model.parameters():
+            parameter.register_hook(change)
+        return model
+
+    with pytest.raises(WrongResult, match="loss of update"):
+        check(replace(step, wraps=(*step.wraps, spoil)))
 
 
 def test_what_changes_the_mathematics_must_learn():
