@@ -34,7 +34,7 @@ def choose_accelerator(device_type: str | None = None) -> None:
 
 
 def initialize(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]) -> Any:
-    """Call `deepspeed.initialize` over the process group, which must exist, on the chosen accelerator."""
+    """Call `deepspeed.initialize` on the chosen accelerator; raises RuntimeError without a process group."""
     import deepspeed
     from deepspeed.utils import groups
 

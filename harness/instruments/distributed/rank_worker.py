@@ -23,7 +23,7 @@ from typing import Any
 from harness.instruments.process import call_unary_functions, die_with_starter
 from harness.records import Unavailable, WrongResult
 
-MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)  # keep their type
+MEANT: tuple[type[Exception], ...] = (Unavailable, WrongResult, MemoryError)  # stay what they are
 MEET_SHARE = 0.8  # of the limit, to reach rank 0, so that a failure is reported within the limit
 STORE, POOL = "HARNESS_STORE", "HARNESS_POOL"  # host:port where ranks of several machines meet; a pool's name
 LEASE_S = 10.0  # how long a rank on another machine may send no heartbeat

@@ -41,7 +41,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Hosts with a link each, and switches; names of at most 12 characters. `frame_B`: the largest."""
+    """Hosts with a link each, and switches; names of at most 12 characters. `frame_B`: with its header."""
 
     hosts: tuple[str, ...]
     switches: tuple[str, ...]

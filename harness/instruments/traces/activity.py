@@ -225,23 +225,11 @@ PHASES = ("forward", "backward", "optimizer")
 BACKWARD = r"^autograd::engine::evaluate_function|(?i:\bbackward\b|_backward$|^backward)"
 OPTIMIZER = r"^Optimizer\.(step|zero_grad)#|(?i:^optimi[sz]er|\boptimi[sz]er_step\b)"
 
-OPERATIONS = {
-    "allreduce": "all_reduce",
-    "reducescatter": "reduce_scatter",
-    "allgather": "all_gather",
-    "alltoall": "all_to_all",
-    "sendrecv": "send_recv",
-    "broadcast": "broadcast",
-    "barrier": "barrier",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "send": "send",
-    "recv": "recv",
-    "dispatch": "dispatch",
-    "combine": "combine",
-}
-"""Letters that a collective's name contains -> how PyTorch calls it; the first that is found."""
+OPERATIONS = (
+    *("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send_recv", "broadcast", "barrier"),
+    *("reduce", "gather", "scatter", "send", "recv", "dispatch", "combine"),
+)
+"""Collectives as PyTorch calls them, the first of which a name contains the letters counts."""
 
 
 @dataclass(frozen=True)
@@ -377,7 +365,7 @@ class Activity:
         )
         for text in texts:
             letters = re.sub(r"[^a-z]", "", text.lower())
-            if found := next((known for key, known in OPERATIONS.items() if key in letters), ""):
+            if found := next((one for one in OPERATIONS if one.replace("_", "") in letters), ""):
                 return found
             if short := re.search(r"_(rs|ag)(?![a-z])", text):
                 return {"rs": "reduce_scatter", "ag": "all_gather"}[short[1]]

@@ -174,14 +174,9 @@ def _words(of: Breakdown, state: State, detail: str, waited: set[str]) -> str:
         return f"exposed {_collective(of, detail)}"
     if state == State.WAITING_FOR_RANK:
         return f"waiting for {detail}" if detail in waited else "waiting of the ranks for one another"
-    return {
-        State.COMPUTING: "computing",
-        State.COPYING: "copies",
-        State.PREPARING: "launch gaps",
-        State.CALLING: "launch gaps",
-        State.WAITING_FOR_DATA: "waiting for data",
-        State.IDLE: "idle for an unknown reason",
-    }[state]
+    if state in GAPS:
+        return "launch gaps"
+    return "idle for an unknown reason" if state == State.IDLE else STATE_NAMES[state]
 
 
 FSDP = (" of FSDP", r"^FSDP::|FullyShardedDataParallel")

@@ -156,31 +156,23 @@ def having(events: Ints, numbers: Ints, wanted: Ints) -> Ints:
 
 
 KINDS = {
-    "cpu_op": EventKind.OP,
-    "operator": EventKind.OP,  # PyTorch 1.8 to 1.11
+    **dict.fromkeys(("cpu_op", "operator"), EventKind.OP),  # the second of PyTorch 1.8 to 1.11
     "user_annotation": EventKind.ANNOTATION,
-    "runtime": EventKind.LAUNCH,  # PyTorch 1.8 to 1.11, and where accelerators share one name
-    "driver": EventKind.LAUNCH,
-    "kernel": EventKind.KERNEL,
-    "concurrent_kernel": EventKind.KERNEL,
-    "mtia_ccp_events": EventKind.KERNEL,
-    "hpu_op": EventKind.KERNEL,
-    "memcpy": EventKind.COPY,
-    "memset": EventKind.COPY,
+    **dict.fromkeys(("runtime", "driver"), EventKind.LAUNCH),  # the same, and of several accelerators
+    **dict.fromkeys(("kernel", "concurrent_kernel", "mtia_ccp_events", "hpu_op"), EventKind.KERNEL),
+    **dict.fromkeys(("memcpy", "memset"), EventKind.COPY),
     "gpu_user_annotation": EventKind.DEVICE_ANNOTATION,
     "python_function": EventKind.PYTHON,
 }
 """Category in lower case -> kind."""
 
 ENDINGS = {
-    "_runtime": EventKind.LAUNCH,  # of cuda, hip, xpu, mtia, privateuse1 and others
-    "_driver": EventKind.LAUNCH,
+    **dict.fromkeys(("_runtime", "_driver"), EventKind.LAUNCH),
     "_kernel": EventKind.KERNEL,
-    "_memcpy": EventKind.COPY,
-    "_memset": EventKind.COPY,
+    **dict.fromkeys(("_memcpy", "_memset"), EventKind.COPY),
     "_user_annotation": EventKind.DEVICE_ANNOTATION,
 }
-"""How categories of accelerators end, after the accelerator's name."""
+"""How categories of accelerators end, after the name of cuda, hip, xpu, mtia, privateuse1 and others."""
 
 HOST_RUNTIMES = ("glow_runtime",)  # categories with such an ending that launch nothing on a device
 NO_WORK = ("trace", "overhead", "sync", "event", "range", "insight", "counters", "runtime")
