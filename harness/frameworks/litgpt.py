@@ -153,14 +153,17 @@ def _model(parts: Parts, command: str) -> Fields:
     if "_n_layer" in parts:
         return {"model_name": name, "config": _sizes(parts, tied)}
     shape = published_model(name)
-    if shape is None or shape.config.get("tie_word_embeddings") in (None, tied):
+    if shape is None:
         return {"model_name": name}
-    source = f"{shape.source}, whose output layer is apart from its embedding in litgpt"
-    return {
-        "model_name": name,
-        "config": {**shape.config, "tie_word_embeddings": tied},
-        "model_source": source,
-    }
+    own: dict[str, Any] = {"tie_word_embeddings": tied}
+    if shape.config.get("tie_word_embeddings") is None:
+        own.clear()
+    if shape.config.get("model_type") == "phi":  # model.py: one kernel, where transformers has several
+        own["hidden_act"] = "gelu_pytorch_tanh"
+    if all(shape.config.get(key) == value for key, value in own.items()):
+        return {"model_name": name}
+    source = f"{shape.source}, with the output layer and the activation of litgpt's own code"
+    return {"model_name": name, "config": {**shape.config, **own}, "model_source": source}
 
 
 def _sizes(parts: Parts, tied: bool) -> dict[str, Any]:

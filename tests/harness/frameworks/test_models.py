@@ -176,6 +176,16 @@ def test_what_a_trainer_keeps_of_the_embedding_is_named_with_its_bytes(text, suf
     assert keys.get("embedding") == (most_B and most_B * 151936 * 4096)
 
 
+def test_litgpt_has_an_output_layer_and_an_activation_of_its_own():
+    def read(name):
+        text = f"checkpoint_dir: checkpoints/{name}\nlora_r: 8\ntrain.max_seq_length: 512\n"
+        return read_own_text(text, suffix=".yaml").config or {}
+
+    assert read("microsoft/phi-2")["hidden_act"] == "gelu_pytorch_tanh"
+    assert read("Qwen/Qwen3-4B")["tie_word_embeddings"] is False
+    assert read("meta-llama/Llama-2-7b-hf").get("hidden_act") in (None, "silu")
+
+
 @pytest.mark.parametrize("config", [
     {"hidden_size": "2048", "vocab_size": 32000}, {"hidden_size": [1], "vocab_size": "x"},
     {"text_config": [1]},
