@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -63,12 +63,8 @@ class LoaderRanks:
             stack.callback(self._end_all)
             module = loader_module(loader)
             if getattr(module, "NEEDS_RAY", False):
-                library("ray")
-                begin_s = time.perf_counter()
-                store_B = getattr(module, "LEAST_OBJECT_STORE_B", OBJECT_STORE_B)
-                self._ray = stack.enter_context(closing(RaySession(object_store_B=store_B)))
-                self.ray_start_s = time.perf_counter() - begin_s
-                spec = replace(spec, options={**spec.options, **self._ray.options})
+                spec = self._with_ray(spec, getattr(module, "LEAST_OBJECT_STORE_B", OBJECT_STORE_B))
+                stack.callback(self._leave_ray)
             ranks = spec.dp_size * spec.cp_size
             self.pool = stack.enter_context(
                 RankPool([RankLocation((), ALONE)] * ranks, LOOPBACK, timeout_s=TIMEOUT_S)
@@ -112,6 +108,17 @@ class LoaderRanks:
                 self.call("stop")
         finally:
             self._stack.close()
+
+    def _with_ray(self, spec: LoaderSpec, object_store_B: int) -> LoaderSpec:
+        library("ray")
+        begin_s = time.perf_counter()
+        self._ray = RaySession(object_store_B=object_store_B)
+        self.ray_start_s = time.perf_counter() - begin_s
+        return replace(spec, options={**spec.options, **self._ray.options})
+
+    def _leave_ray(self) -> None:
+        if self._ray is not None:
+            self._ray.close()
 
     def _end_all(self) -> None:
         """Wait for processes that outlive their rank for a moment, then kill those that are left."""
