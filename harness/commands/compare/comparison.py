@@ -268,14 +268,11 @@ class StatusChange(NamedTuple):
 
 
 class FolderComparison(NamedTuple):
-    """What changed from A to B. `verdicts` and `failed` belong to `metrics`, one each.
-
-    A verdict is one of same, worse, better, changed, no difference, undecided.
-    """
+    """What changed from A to B."""
 
     metrics: tuple[MetricChange, ...]
-    verdicts: tuple[str, ...]
-    failed: tuple[bool, ...]
+    verdicts: tuple[str, ...]  # of each metric: same, worse, better, changed, no difference or undecided
+    failed: tuple[bool, ...]  # of each metric
     statuses: tuple[StatusChange, ...]
     only_a: tuple[CellName, ...]
     only_b: tuple[CellName, ...]
