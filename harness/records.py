@@ -74,13 +74,9 @@ class Measurement(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Workload x variant x repeat: the smallest unit that is run.
+    """Workload x variant x repeat: the smallest unit that is run."""
 
-    `id` is the hash of the resolved config, the code's version and the host, so that
-    equal ids mean interchangeable records.
-    """
-
-    id: str
+    id: str  # hash of the resolved config, the code and the host: equal ids mean interchangeable records
     suite: str
     workload: str
     optimization: str  # the variant: `fsdp2`, or `activation_checkpointing.full` for a variant
@@ -93,16 +89,13 @@ class Cell(NamedTuple):
 class Sampling(NamedTuple):
     """How cells timed together are sampled: in rounds, each cell once per round, in random order.
 
-    Rounds go on until the 95 % interval of each cell's ratio to the first cell's is within
-    `target_ci_half_width` (relative), or `budget_s` seconds per cell are spent; at least `rounds` in any
-    case. Without a budget they are `rounds`, and nothing warms up before. `metric` is the one that is
-    compared.
+    Without a budget there are `rounds`, and nothing warms up before.
     """
 
-    metric: str = "time"
-    rounds: int = 6
-    target_ci_half_width: float = 0.01
-    budget_s: float = 1.0
+    metric: str = "time"  # the one that is compared
+    rounds: int = 6  # at least
+    target_ci_half_width: float = 0.01  # relative, of each cell's ratio to the first cell's; at 95 %
+    budget_s: float = 1.0  # per cell, after which rounds end
 
 
 SET_UP_SAMPLES = 5
@@ -111,24 +104,18 @@ its check makes up to three, readings two. A suite whose first turn is longer sa
 
 
 class Group(NamedTuple):
-    """Cells that one child process runs: in order, or with `sampling` interleaved, the baseline first.
-
-    `package` holds the suites.
-    """
+    """Cells that one child process runs: in order, or with `sampling` interleaved, the baseline first."""
 
     cells: tuple[Cell, ...]
-    package: str = "suites"
+    package: str = "suites"  # of all suites
     sampling: Sampling | None = None
 
 
 class Limits(NamedTuple):
-    """Limits after which one cell is ended: seconds, and bytes of private memory (None: no limit).
-
-    Memory counts beyond what Python and the libraries hold once imported.
-    """
+    """Limits after which one cell is ended."""
 
     timeout_s: float
-    memory_B: int | None = None
+    memory_B: int | None = None  # private, beyond what the libraries hold once imported; None: no limit
 
 
 class Record(NamedTuple):

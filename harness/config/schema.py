@@ -20,20 +20,14 @@ class LimitsSchema:
 
 @dataclass
 class OptimizationSchema:
-    """One optimization's YAML; see `harness.config.optimizations`.
-
-    `settings` fill the class `Settings` of its module. `techniques`: see docs/extend/adding-a-technique.md.
-    `applies_to`: for which workloads it is planned, see `harness.config.optimizations`. `repeats`:
-    fresh processes at most, where more would find the same. A variant has settings of its own, and may have
-    `title` and `techniques`.
-    """
+    """One optimization's YAML; see `harness.config.optimizations`."""
 
     title: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
-    techniques: list[Any] = field(default_factory=list)
-    applies_to: list[Any] = field(default_factory=list)
-    repeats: int | None = None
-    variants: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # fill the class `Settings` of its module
+    techniques: list[Any] = field(default_factory=list)  # docs/extend/adding-a-technique.md
+    applies_to: list[Any] = field(default_factory=list)  # for which workloads it is planned
+    repeats: int | None = None  # fresh processes at most, where more would find the same
+    variants: dict[str, Any] = field(default_factory=dict)  # each: settings, maybe title and techniques
 
 
 @dataclass

@@ -132,17 +132,13 @@ class PresetHost(NamedTuple):
 
 
 class ClaimTarget(NamedTuple):
-    """One group of values of a claim that can be measured here: the variants to run, by workload.
-
-    `sized`: the workloads for such a device; small ones, made for a CPU, show a GPU's launches more than its
-    work.
-    """
+    """One group of values of a claim that can be measured here."""
 
     suite: str
     claim: str
     group: str
-    workloads: Mapping[str, frozenset[str]]
-    sized: frozenset[str]
+    workloads: Mapping[str, frozenset[str]]  # the variants to run
+    sized: frozenset[str]  # those for such a device; small ones show a GPU's launches more than its work
     first: bool  # conf/claims lists what comes nearest to the claim first
 
     def values(self, done: Mapping[str, set[str]]) -> int:

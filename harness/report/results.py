@@ -71,10 +71,7 @@ STATISTICS = ("median", "mean", "min", "max")
 
 
 class Value(NamedTuple):
-    """One metric by one method of one workload and variant: statistics over all samples of all repeats.
-
-    `of_repeats`: for each statistic, its lowest and highest value among single repeats.
-    """
+    """One metric by one method of one workload and variant: statistics over all samples of all repeats."""
 
     workload: str
     optimization: str
@@ -87,7 +84,7 @@ class Value(NamedTuple):
     mean: float = math.nan
     min: float = math.nan
     max: float = math.nan
-    of_repeats: Mapping[str, tuple[float, float]] = {}
+    of_repeats: Mapping[str, tuple[float, float]] = {}  # of each statistic: lowest, highest of repeats
 
 
 def summarize(records: Sequence[Record]) -> pd.DataFrame:

@@ -25,8 +25,7 @@ from harness.sweep.worker import host
 
 pytestmark = pytest.mark.timeout(600)
 GPU = torch.cuda.is_available()
-RANKS = ("dp_size", "source")
-"""Fields in which workloads of one kind differ."""
+RANKS = ("dp_size", "source")  # fields in which workloads of one kind differ
 BATCHES = ("loading", "training")
 """Kinds of the dataloader suite whose batches a loader makes alike, whatever is done with them."""
 DEPENDS_ON = {

@@ -33,16 +33,13 @@ ROUNDING = 1e-9  # relative difference of two exact values that is rounding
 
 
 class Change(NamedTuple):
-    """The logarithm of a ratio, B over A, with its standard error and the degrees of freedom of that.
-
-    `exact`: both values repeat exactly, so that any difference is one. `degrees` 0: no interval.
-    """
+    """The logarithm of a ratio, B over A."""
 
     log_ratio: float
-    error: float = 0.0
-    degrees: float = 0.0
+    error: float = 0.0  # standard
+    degrees: float = 0.0  # of freedom of that; 0: no interval
     processes: tuple[int, int] = (1, 1)
-    exact: bool = False
+    exact: bool = False  # both values repeat exactly, so that any difference is one
 
     @property
     def ratio(self) -> float:

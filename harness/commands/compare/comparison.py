@@ -38,11 +38,7 @@ DETERMINISTIC = (Origin.CALCULATED, Origin.SIMULATED, Origin.PUBLISHED)
 
 
 class MetricChange(NamedTuple):
-    """One metric of one workload and variant in both runs. Values are in the base unit `unit`.
-
-    `effect_a`, `effect_b`: the metric over the baseline's in the same processes; `effect_change` is B's over
-    A's. `not_compared`: why there is no ratio, or "".
-    """
+    """One metric of one workload and variant in both runs. Values are in the base unit `unit`."""
 
     suite: str
     workload: str
@@ -56,11 +52,11 @@ class MetricChange(NamedTuple):
     a: float
     b: float
     change: Change
-    effect_a: float | None = None
+    effect_a: float | None = None  # the metric over the baseline's in the same processes
     effect_b: float | None = None
-    effect_change: Change | None = None
+    effect_change: Change | None = None  # of B's effect over A's
     machines: tuple[str, str] = ("", "")
-    not_compared: str = ""
+    not_compared: str = ""  # why there is no ratio
 
     @property
     def sign(self) -> int:
@@ -272,14 +268,11 @@ class StatusChange(NamedTuple):
 
 
 class FolderComparison(NamedTuple):
-    """What changed from A to B. `verdicts` and `failed` belong to `metrics`, one each.
-
-    A verdict is one of same, worse, better, changed, no difference, undecided.
-    """
+    """What changed from A to B."""
 
     metrics: tuple[MetricChange, ...]
-    verdicts: tuple[str, ...]
-    failed: tuple[bool, ...]
+    verdicts: tuple[str, ...]  # of each metric: same, worse, better, changed, no difference or undecided
+    failed: tuple[bool, ...]  # of each metric
     statuses: tuple[StatusChange, ...]
     only_a: tuple[CellName, ...]
     only_b: tuple[CellName, ...]

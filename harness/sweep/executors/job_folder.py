@@ -46,15 +46,12 @@ NOBODY = "nobody"  # who has claimed the folder of a job that must not begin any
 
 
 class JobSpec(NamedTuple):
-    """What a job runs: groups in order, each cell within `limits`.
+    """What a job runs."""
 
-    `ranks` is the executor's; `kind` the digest of what was requested, under which nodes must be alike.
-    """
-
-    groups: tuple[Group, ...]
-    limits: Limits
-    ranks: str
-    kind: str
+    groups: tuple[Group, ...]  # in order
+    limits: Limits  # of each cell
+    ranks: str  # the executor's
+    kind: str  # digest of what was requested, under which nodes must be alike
 
 
 class JobClaim(NamedTuple):
@@ -249,19 +246,14 @@ def _group(cells: Sequence[Sequence[Any]], package: str, sampling: Sequence[Any]
 
 
 class JobEnd(NamedTuple):
-    """How a job ended, as the queue reports it.
+    """How a job ended, as the queue reports it."""
 
-    `status` is that of the cell that was running, `reason` the words after "its job". `by_itself`: its
-    program ended, and nobody ended it. `never`: it waits and cannot start. `known`: whether the queue knows
-    the job. `cause`: the last line that its program printed, where the queue has it.
-    """
-
-    status: Status
-    reason: str
-    by_itself: bool = False
-    never: bool = False
-    known: bool = True
-    cause: str = ""
+    status: Status  # of the cell that was running
+    reason: str  # the words after "its job"
+    by_itself: bool = False  # its program ended, and nobody ended it
+    never: bool = False  # it waits and cannot start
+    known: bool = True  # whether the queue knows the job
+    cause: str = ""  # the last line that its program printed, where the queue has it
 
 
 class SubmittedJob:

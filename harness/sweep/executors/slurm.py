@@ -57,13 +57,10 @@ NEVER = frozenset(
 
 
 class SlurmJobRow(NamedTuple):
-    """A job as Slurm lists it.
+    """A job as Slurm lists it."""
 
-    `title` is its id in words, `12` or `12_3`; `number` its own SLURM_JOB_ID once it has begun.
-    """
-
-    title: str
-    number: str
+    title: str  # its id in words, `12` or `12_3`
+    number: str  # its own SLURM_JOB_ID once it has begun
     state: str
     nodes: str
     why: str

@@ -37,8 +37,7 @@ ROWS = (
     {"id": "b", "kind": "pretrain", "model": 3, "gpus": "many"},
     {"id": "c"},
 )
-KEY = re.compile(r"(?:^|[ \[])([+~]?[a-z][\w.]*)=", re.MULTILINE)
-"""A key of KEY=VALUE in a usage."""
+KEY = re.compile(r"(?:^|[ \[])([+~]?[a-z][\w.]*)=", re.MULTILINE)  # a key of KEY=VALUE in a usage
 
 DEEP = {"suite.workloads.gpt_5m.seq_len", "suite.hf_defaults.seq_len", "limits", "suite.tiny"}
 

@@ -51,8 +51,7 @@ def test_cells_on_a_ray_of_this_machine_end_as_without_it(tmp_path):
 
 
 WORKER_DIED, NODE_LOST = "its job ended when its Ray worker died", "its job ended when its Ray node was lost"
-NOT_KNOWN = "its job is not known to ray any more"
-"""Of a job that died while no submitter followed it."""
+NOT_KNOWN = "its job is not known to ray any more"  # of a job that died while no submitter followed it
 
 
 def test_whatever_is_killed_each_cell_has_one_truthful_record(cluster, tmp_path):
