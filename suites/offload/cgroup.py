@@ -26,8 +26,7 @@ cgroup-v2.rst).
 class CgroupUsage(NamedTuple):
     """What a group uses now, and accesses that had to wait for a disk since it was made.
 
-    Refaulted pages are not included: the kernel's count of them (workingset_refault_file) is too low once it
-    has dropped the entries by which it recognizes a page. /proc/PID/io has what a process has read.
+    The kernel's count of refaulted pages (workingset_refault_file) is too low, so it is not among them.
     """
 
     usage_B: int  # everything, including the kernel's memory on the group's account

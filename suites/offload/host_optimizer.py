@@ -103,10 +103,9 @@ _shared: WeakValueDictionary[tuple[HostOptimizerWorkload, int], WorkloadTensors]
 
 
 def shared(subject: Subject) -> WorkloadTensors:
-    """Return the tensors of the workload, shared by all variants of a process as long as one of them is open.
+    """Return the tensors of the workload, shared by all variants of a process; raises MemoryError.
 
-    The location of tensors in memory makes identical code differ (docs/trust.md), and five sets would not
-    fit. Raises MemoryError where even one does not.
+    The location of tensors in memory makes identical code differ (docs/trust.md); five sets would not fit.
     """
     key = subject.workload, subject.seed
     tensors = _shared.get(key)
@@ -154,22 +153,6 @@ def adamw(p_N: Tensor, g_N: Tensor, m_N: Tensor, v_N: Tensor) -> tuple[Tensor, T
         direction_N = m_N / (1 - beta1**t) / ((v_N / (1 - beta2**t)).sqrt() + eps)
         p_N = p_N - lr * (direction_N + decay * p_N)
     return p_N, m_N, v_N
-
-
-def check_result(session: Session) -> float:
-    """Return the worst error; raise WrongResult where one is above `TOLERANCE`, or not finite.
-
-    Checks awkward lengths, and the tensors that are timed, with the optimizer that is timed. The latter have
-    moments of the variants before it; they start from zero again, since settled moments move too little.
-    """
-    subject = session.subject
-    for _, exp_avg, exp_avg_sq in session.tensors:
-        exp_avg.zero_()
-        exp_avg_sq.zero_()
-    awkward = made(AWKWARD, subject.seed)
-    worst = worst_error(optimizer_of(subject, awkward), awkward, "three vectors of 10,007")
-    own = worst_error(session.optimizer, session.tensors, f"{subject.workload.parameters:,} parameters")
-    return max(worst, own)
 
 
 def worst_error(optimizer: torch.optim.Optimizer, tensors: WorkloadTensors, where: str) -> float:
@@ -233,8 +216,19 @@ def prepare(subject: Subject) -> Session:
 
 
 def check(session: Session) -> None:
-    """Compare the variant's updates with float64; raises `WrongResult`."""
-    session.max_error = check_result(session)
+    """Keep the worst error; raises `WrongResult` where one is above `TOLERANCE`, or not finite.
+
+    Checks awkward lengths, and the tensors that are timed, with the optimizer that is timed. The latter have
+    moments of the variants before it; they start from zero again, since settled moments move too little.
+    """
+    subject = session.subject
+    for _, exp_avg, exp_avg_sq in session.tensors:
+        exp_avg.zero_()
+        exp_avg_sq.zero_()
+    awkward = made(AWKWARD, subject.seed)
+    worst = worst_error(optimizer_of(subject, awkward), awkward, "three vectors of 10,007")
+    own = worst_error(session.optimizer, session.tensors, f"{subject.workload.parameters:,} parameters")
+    session.max_error = max(worst, own)
 
 
 def conditions(session: Session) -> Mapping[str, str]:
@@ -258,11 +252,7 @@ def cpu_model(file: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def read_once(session: Session) -> Iterator[Reading]:
-    """Yield what is read once.
-
-    This is traffic and FLOPs by formula, the check's error, the host's bandwidth, and the page faults and
-    memory of one update.
-    """
+    """Yield traffic and FLOP by formula, the error, the host's bandwidth, an update's faults and memory."""
     update, workload = session.optimizer.step, session.subject.workload
     yield Reading("bytes_moved", "B", BYTES * workload.parameters, Origin.CALCULATED)
     yield Reading("flops", "1", ADAMW_FLOPS * workload.parameters, Origin.CALCULATED)

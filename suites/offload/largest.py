@@ -29,7 +29,6 @@ FINE = 0.03
 SHALLOW = (2, 4)
 """Layers of the models whose peaks give the first guess."""
 
-
 BY_TENSORS = 0.9
 """Share of a budget for tensors: the rest is for libraries and Python."""
 
@@ -56,20 +55,16 @@ def first_guess(subject: Subject, ranks: Ranks) -> int:
 
 
 def search(guess: int, most: int, attempt: Callable[[int], Attempt]) -> Iterator[Attempt]:
-    """Yield attempts until the largest model that trains is known.
+    """Yield attempts until one trained and one larger by `FINE` did not, or `most` did, or one layer did not.
 
-    The search ends when one trained and one larger by `FINE` did not, or `most` layers did, or one layer did
-    not. From `guess` on in growing strides, then by bisection. Assumes that more layers take more memory.
+    From `guess` on in growing strides, then by bisection. Assumes that more layers take more memory.
     """
     low, high, num_hidden_layers = 0, most + 1, guess
     stride = max(guess // 16, 1)
     while high - low > (max(int(low * FINE), 1) if high <= most else 1):
         tried = attempt(num_hidden_layers)
         yield tried
-        if tried.trained:
-            low = num_hidden_layers
-        else:
-            high = num_hidden_layers
+        low, high = (num_hidden_layers, high) if tried.trained else (low, num_hidden_layers)
         further = low + stride if tried.trained else high - stride
         num_hidden_layers = (low + high) // 2 if low > 0 and high <= most else further
         num_hidden_layers = min(max(num_hidden_layers, low + 1), high - 1)
@@ -146,10 +141,8 @@ def sample_largest(session: DepthSearch) -> Iterator[Reading | Note]:
     if not bounded:
         yield Note("largest: something else than the device's budget bounds it here; it may be larger")
     if not most:
-        raise MemoryError(
-            f"{budget_B:g} B per rank do not hold the training of one layer "
-            f"({parameters(workload, 1)} parameters)"
-        )
+        one_layer = f"one layer ({parameters(workload, 1)} parameters)"
+        raise MemoryError(f"{budget_B:g} B per rank do not hold the training of {one_layer}")
     if most == workload.num_hidden_layers:
         yield Note(f"largest: no more than {most} layers were tried; it may be larger")
     count = parameters(workload, most)

@@ -98,8 +98,7 @@ class ManagedMemory:
     ) -> None:
         """Make `fill` put the working set there, with room on the device for `resident` times its bytes.
 
-        What `rehearse` needs has room in addition. None: no bound. Ballast is allocated before the first page
-        arrives.
+        What `rehearse` needs has room in addition. None: no bound.
         """
         self.library.allow(torch.cuda.mem_get_info()[0])
         if resident is not None:
@@ -123,9 +122,8 @@ class ManagedMemory:
             raise Unavailable(f"the GPU has {free_B / 1e9:.3g} GB free and would need {most_B / 1e9:.3g}")
         below_B = psutil.virtual_memory().available
         if size_B - resident_B > below_B:
-            raise Unavailable(
-                f"what the GPU cannot hold does not fit the {below_B / 1e9:.3g} GB of memory free"
-            )
+            free = f"{below_B / 1e9:.3g} GB of memory free"
+            raise Unavailable(f"what the GPU cannot hold does not fit the {free}")
         self.ballast = self.library.hold(ballast_B)
         if self.ballast is None:
             raise Unavailable(f"the GPU did not give {ballast_B / 1e9:.3g} GB of ballast")
@@ -239,8 +237,7 @@ class ManagedOptimizer(TorchOptimizer):
     def moved(self) -> dict[str, int]:
         """Return major_faults, pages_in, pages_out and page_B so far; empty on a GPU, and without a bound.
 
-        A page counts as moved out whether or not it must be written: what leaves a device's memory must be
-        sent.
+        A page that leaves counts whether or not it must be written: of a device's memory it must be sent.
         """
         return self.memory.moved()
 

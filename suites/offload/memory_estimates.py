@@ -37,13 +37,11 @@ HOST_WITH_GLOO = Device("host", measured=True, gloo=True)
 
 
 def fake_step_B(subject: Subject) -> float:
-    """Return peak bytes of a steady step on rank 0, which has the largest shard; batches count too.
+    """Return peak bytes of a steady step on rank 0, which has the largest shard; raises `Unavailable`.
 
-    Depths of one variant share the traces of shallow models. Raises `Unavailable` where there is no dry
-    run.
+    Depths of one variant share the traces of shallow models.
     """
-    reason = why_not(subject)
-    if reason is not None:
+    if (reason := why_not(subject)) is not None:
         raise Unavailable(reason)
     step = subject.step
     ranks = step.ranks if is_sharded(step) else 1
@@ -215,8 +213,7 @@ def _notes(method: str, workload: Workload, placement: MemoryPlacement) -> Itera
 def largest(subject: Subject, budget_B: float, estimate: MemoryFormula) -> int:
     """Return the most layers whose estimated bytes are within the budget; 0 where one layer's are not.
 
-    The bytes must not fall as layers are added; the workload's own depth does not matter. Raises
-    `Unavailable` where the method has no value, or where any depth fits.
+    Bytes must not fall as layers are added. Raises `Unavailable` without a value, or where any depth fits.
     """
 
     def bytes_of(num_hidden_layers: int) -> float:

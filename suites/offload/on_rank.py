@@ -69,7 +69,8 @@ class TransferCounter(TorchDispatchMode):
             return NotImplemented
         result = func(*args, **(kwargs or {}))
         if func in COPY_OPERATIONS:
-            for target, source in _pairs(args[0], args[1]):
+            targets, sources = ([one] if isinstance(one, Tensor) else one for one in args[:2])
+            for target, source in zip(targets, sources, strict=True):
                 self._cross(target, (source,), min(target.nbytes, source.numel() * target.itemsize))
             return result
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
@@ -77,8 +78,12 @@ class TransferCounter(TorchDispatchMode):
         targets = list(_written(func, args, kwargs or {})) or made
         if targets:
             known = {address_of(one) for one in targets}
-            sources = {part_of(one): one for one in given if address_of(one) not in known}
-            self._cross(targets[0], list(sources.values()))
+            parts = {  # each part of a storage once
+                (address_of(one), int(one.storage_offset()), one.numel()): one
+                for one in given
+                if address_of(one) not in known
+            }
+            self._cross(targets[0], list(parts.values()))
         return result
 
     def _cross(self, target: Tensor, sources: Sequence[Tensor], size_B: int | None = None) -> None:
@@ -92,18 +97,6 @@ class TransferCounter(TorchDispatchMode):
             self.down_B += moved_B
         else:
             self.up_B += moved_B
-
-
-def part_of(tensor: Tensor) -> tuple[int, int, int]:
-    """Return the address of a tensor's storage, and which part of it the tensor is."""
-    return address_of(tensor), int(tensor.storage_offset()), tensor.numel()
-
-
-def _pairs(targets: Any, sources: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    if isinstance(targets, Tensor):
-        yield targets, sources
-    else:
-        yield from zip(targets, sources, strict=True)
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Tensor]:
@@ -161,8 +154,7 @@ def compile_operators(state: RankState, step: DescribedStep) -> None:
         tiers = [settings.get(key, DEVICE) for key in ("optimizer", "parameters")]
         needed = ["cpu_adam"] * (tiers[0] != DEVICE) + ["async_io"] * (DISK in tiers)
         for operator in needed:
-            lacking = missing(operator)
-            if lacking is not None:
+            if (lacking := missing(operator)) is not None:
                 raise Unavailable(lacking)
             load(operator)
 
@@ -325,17 +317,13 @@ def device_limit(base_B: int, budget_B: int) -> Iterator[None]:
 
     On the CPU a limit on private memory beyond `base_B`, on a GPU the caching allocator's own.
     """
-    cuda = device().type == "cuda"
-    with capped(budget_B) if cuda else private_limit(base_B + budget_B + ALLOWANCE_B):
-        yield
-
-
-@contextmanager
-def capped(budget_B: int) -> Iterator[None]:
-    """Limit torch to that many bytes of this rank's GPU."""
+    if device().type != "cuda":
+        with private_limit(base_B + budget_B + ALLOWANCE_B):
+            yield
+        return
     torch.cuda.empty_cache()
-    whole_B = torch.cuda.get_device_properties(device()).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(budget_B / whole_B, 1.0), device())
+    share = min(budget_B / torch.cuda.get_device_properties(device()).total_memory, 1.0)
+    torch.cuda.set_per_process_memory_fraction(share, device())
     try:
         yield
     finally:

@@ -25,15 +25,7 @@ from suites.offload.on_rank import COPIED_B, FOOTPRINT_STEPS
 from suites.offload.ranks import Ranks
 from suites.offload.subject import DISK, Subject, baseline, shared_techniques
 from suites.offload.workload import Workload
-from suites.training.correctness import (
-    RANKS,
-    check_on_ranks,
-    compare,
-    mean_over_ranks,
-    plain_losses,
-    require_learning,
-    text_updates,
-)
+from suites.training import correctness
 from suites.training.techniques import Techniques
 
 CHECKED_LAYERS = 2
@@ -43,10 +35,8 @@ UNTIMED, TIMED = 2, 3
 """Steps of a sample: states are created, caches and allocators fill; then those whose time counts."""
 
 COMPARED_STEPS = {"cpu": 24, "cuda": 8}
-"""First losses that are compared in a mixed-precision course, because rounding grows from step to step. In a
-trial on an H100, whose records are not kept, plain PyTorch in fp32 was within 0.05 % of the first loss of
-plain PyTorch in bf16 in these, as ZeRO-1 was; after 13 they were 0.5 % and 1.4 % off, and the tolerance is
-0.5 %. In fp32 all are compared."""
+"""First losses that are compared in a mixed-precision course, because rounding grows from step to step: in a
+trial on an H100 fp32 was within 0.05 % of bf16 in these, and 0.5 % off after 13. In fp32 all are compared."""
 
 
 def build(workload: Json, seed: int) -> Subject:
@@ -118,10 +108,9 @@ def prepare(subject: Subject) -> Session:
 
 
 def check(session: Session) -> None:
-    """Compare a variant's losses and gradients with plain PyTorch's; a search's are its models' own.
+    """Compare losses and gradients with plain PyTorch's; raises `WrongResult`.
 
-    A model that one process could not hold is compared with few layers. Managed memory is compared by the
-    losses of the course alone. Raises `WrongResult`.
+    A model that one process could not hold is compared with few layers, managed memory by its course alone.
     """
     if isinstance(session, DepthSearch) or session.subject.managed is not None:
         return
@@ -129,7 +118,7 @@ def check(session: Session) -> None:
     if subject.workload.needs_gpu:
         subject = subject.at_depth(CHECKED_LAYERS)
     ranks.train(subject, "make", key="checked", step=subject.step.described)
-    error = check_on_ranks(
+    error = correctness.check_on_ranks(
         subject.step,
         lambda function, **given: ranks.train(subject, function, **given),
         "checked",
@@ -182,9 +171,9 @@ def timed(session: Session) -> bool:
 
 
 def sample(session: Session) -> Iterator[Reading | Note]:
-    """Read the mean time of steps on fresh ranks; where updates are delayed, of delayed ones.
+    """Read the mean time of steps, of delayed ones where updates are.
 
-    Fresh, because an engine leaves threads and memory behind, which slow down what is trained next.
+    On fresh ranks, because an engine leaves threads and memory behind, which slow down what is trained next.
     """
     subject = session.subject
     try:
@@ -207,7 +196,7 @@ def read_step(session: TrainingSession) -> Iterator[Reading | Note]:
     subject = session.subject
     workload, placement = subject.workload, subject.placement
     course = session.ranks.call("train_steps", subject, steps=workload.loss_steps)
-    losses = mean_over_ranks(course)
+    losses = correctness.mean_over_ranks(course)
     check_course(session, losses)
     yield Reading("parameters", "1", workload.shape.parameters, Origin.CALCULATED)
     yield Reading("tokens_per_step", "1", tokens_per_step(subject), Origin.CALCULATED)
@@ -244,14 +233,14 @@ def check_course(session: TrainingSession, losses: Sequence[float]) -> None:
     subject = session.subject
     step, workload = subject.step, subject.workload
     if not step.contract.compared:
-        require_learning(losses)
+        correctness.require_learning(losses)
         return
     if workload.needs_gpu:  # too large for one plain process
         return
     compared = losses[: COMPARED_STEPS[device().type]] if workload.precision == "bf16" else losses
     batch, micro_batches = step.workload.micro_batch_size, step.workload.gradient_accumulation_steps
     plain = losses_of_plain_pytorch(workload, subject.seed, len(compared), batch, micro_batches)
-    error = compare(compared, plain, max(RANKS, step.contract.relative))
+    error = correctness.compare(compared, plain, max(correctness.RANKS, step.contract.relative))
     session.max_error = max(error, session.max_error or 0.0)
 
 
@@ -263,7 +252,9 @@ def losses_of_plain_pytorch(
     step = baseline(workload, seed).step
     batches = replace(step.workload, micro_batch_size=batch, gradient_accumulation_steps=micro_batches)
     taken = replace(step, workload=batches)
-    return plain_losses(step, text_updates(taken, count), shared_techniques(workload), device())
+    return correctness.plain_losses(
+        step, correctness.text_updates(taken, count), shared_techniques(workload), device()
+    )
 
 
 def migrations(counted: Sequence[Mapping[str, int]]) -> Iterator[Reading | Note]:

@@ -49,28 +49,29 @@ def kind_of(suite, fields, name):
     return str({name: value for name, value in fields.items() if name not in RANKS})
 
 
-def between(variants):
-    """The settings of an optimization that lie between others of it: they differ in numbers alone."""
-    alike, inner = {}, set()
-    for one in variants:
+def repeated(variants):
+    """The settings of an optimization that differ from later ones of it in numbers alone."""
+    last, again = set(), set()
+    for one in reversed(variants):
         others = [(field, value) for field, value in one.settings.items() if type(value) not in (int, float)]
-        alike.setdefault(str((one.module, one.techniques, sorted(others))), []).append(one.name)
-    for _, *middle, _ in (ones for ones in alike.values() if len(ones) > 2):
-        inner.update(middle)
-    return inner
+        alike = str((one.module, one.techniques, sorted(others)))
+        if alike in last:
+            again.add(one.name)
+        last.add(alike)
+    return again
 
 
 def cases(suite):
     """Yield each workload with its optimizations; where one has several settings, each on one workload.
 
     Of workloads that differ in their ranks alone, each optimization has one. Not with `baseline_again`, the
-    baseline under another name, and not with settings between the first and the last that differ in numbers.
+    baseline under another name, and not with settings that differ from later ones in numbers alone.
     """
-    run, tried, inner = tiny_run(suite), set(), between(tiny_run(suite).variants)
+    run, tried, again = tiny_run(suite), set(), repeated(tiny_run(suite).variants)
     for workload, fields in run.workloads.items():
         for variant in run.variants:
             optimization = kind_of(suite, fields, variant.name), variant.name.partition(".")[0]
-            new = variant.name not in inner and (variant.name not in tried or optimization not in tried)
+            new = variant.name not in again and (variant.name not in tried or optimization not in tried)
             if new and variant.module != AGAIN and is_planned(run, variant, workload, GPU):
                 tried.update((variant.name, optimization))
                 yield pytest.param(suite, workload, variant, id=f"{suite}|{workload}-{variant.name}")

@@ -112,7 +112,7 @@ workloads = st.builds(
 closed = st.sampled_from([name for name in METHODS if name != "fake_step"])
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(workloads, st.sampled_from([*BY_HAND]), closed, st.integers(1, 200), st.floats(1e3, 1e12))
 def test_more_layers_never_take_less_and_one_more_than_the_largest_does_not_fit(
     workload, plan, method, layers, budget_B

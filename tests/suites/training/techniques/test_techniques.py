@@ -8,6 +8,8 @@ from small_steps import LLAMA
 from technique_cases import ALONE
 
 from harness.records import Unavailable, WrongResult
+from suites.memory import suite as memory
+from suites.memory.subject import Subject
 from suites.training.correctness import check
 from suites.training.step import CHANGES_THE_MATHEMATICS, loosest
 from suites.training.techniques import build_step
@@ -153,7 +155,7 @@ WRONG = {
     "three times": (lambda gradient: 3 * gradient, [BF16_GRADIENTS, "attention"]),
     "two times": (lambda gradient: 2 * gradient, ["float8"]),
 }
-"""What AdamW hides is caught too: it divides by the gradients' size."""
+"""What AdamW hides is caught too: it divides by the gradients' size. Suite memory asks so."""
 
 FLOAT8 = {"micro_batch_size": 1, "seq_len": 32, "tie_word_embeddings": True, "num_hidden_layers": 4}
 """They make plain PyTorch's loss rise in between, and rounding multiplies there."""
@@ -170,8 +172,9 @@ def test_wrong_gradients_are_caught(wrong):
             parameter.register_hook(change)
         return model
 
-    with pytest.raises(WrongResult, match="loss of update"):
-        check(replace(step, wraps=(*step.wraps, spoil)))
+    said = "the scale of gradients" if given == ["float8"] else "loss of update"
+    with pytest.raises(WrongResult, match=said):
+        memory.check(Subject(replace(step, wraps=(*step.wraps, spoil)), 80e9, measurable=True))
 
 
 def test_what_changes_the_mathematics_must_learn():
