@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -168,12 +169,13 @@ def quantize_experts(experts: Any, settings: LoRASettings, sharded: bool) -> Non
         return found
 
     whole = {name: getattr(experts, name) for name in EXPERTS}
+    sorted_by_expert = len(signature(experts.forward).parameters) == 1  # Llama 4's, stored (inputs, outputs)
+    transposed = getattr(experts, "is_transposed", sorted_by_expert)
     for name, weight in whole.items():
         delattr(experts, name)
         if settings.experts == "tensor":
             setattr(experts, f"{name}_in_bits", stored(weight.flatten(0, 1)))
         else:
-            transposed = getattr(experts, "is_transposed", False)
             each = [one.t().contiguous() if transposed else one for one in weight]
             setattr(experts, f"{name}_in_bits", nn.ModuleList(stored(one) for one in each))
     if settings.experts == "tensor":
@@ -181,7 +183,7 @@ def quantize_experts(experts: Any, settings: LoRASettings, sharded: bool) -> Non
         experts.register_forward_pre_hook(partial(widen_experts, shapes))
         experts.register_forward_hook(forget_experts)
     else:
-        experts.forward = partial(one_by_one, experts)
+        experts.forward = partial(each_on_its_part if sorted_by_expert else one_by_one, experts)
 
 
 def widen_experts(shapes: Mapping[str, torch.Size], experts: Any, inputs: Any) -> None:
@@ -213,6 +215,16 @@ def one_by_one(experts: Any, hidden_ND: Tensor, chosen_NK: Tensor, weights_NK: T
         output = with_bias(experts, "down_proj", expert, gated(experts, both))
         result_ND.index_add_(0, rows, (output * weights_NK[rows, places, None]).to(result_ND.dtype))
     return result_ND
+
+
+def each_on_its_part(experts: Any, hidden_MD: Tensor) -> Tensor:
+    """Return the outputs of a layer's experts for rows that come sorted, as many for each.
+
+    Shapes: M rows, D hidden size.
+    """
+    parts = hidden_MD.chunk(len(experts.down_proj_in_bits))
+    inner = (gated(experts, with_bias(experts, "gate_up_proj", at, part)) for at, part in enumerate(parts))
+    return torch.cat([with_bias(experts, "down_proj", at, one) for at, one in enumerate(inner)])
 
 
 def with_bias(experts: Any, name: str, expert: int, x: Tensor) -> Tensor:

@@ -167,6 +167,13 @@ SIZES = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "num_atte
 NEOX = {**SIZES, "model_type": "gpt_neox", "intermediate_size": 128, "max_position_embeddings": 64}
 EXPERTS = {"num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
 MIXTRAL = {**NEOX, "model_type": "mixtral", **EXPERTS}
+LLAMA4 = {
+    **MIXTRAL,
+    "model_type": "llama4_text",
+    "head_dim": 32,
+    "intermediate_size_mlp": 128,
+    "no_rope_layers": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -183,17 +190,17 @@ def test_layers_by_other_names(wanted, there, found):
     assert elsewhere(wanted, set(there.split())) == found
 
 
-def quantized_mixtral(experts, base="nf4"):
+def quantized_mixtral(experts, base="nf4", config=MIXTRAL):
     settings = {"targets": ["q_proj"], "rank": 4, "base": base, "experts": experts}
-    return build_step(replace(SHORT, hf_config=MIXTRAL), ["bf16_states", {"lora": settings}])
+    return build_step(replace(SHORT, hf_config=config), ["bf16_states", {"lora": settings}])
 
 
-@pytest.mark.parametrize("base", ["nf4", "int8"])
-def test_quantized_experts_compute_what_their_widened_weights_do(base):
+@pytest.mark.parametrize(("base", "config"), [("nf4", MIXTRAL), ("int8", LLAMA4)])
+def test_quantized_experts_compute_what_their_widened_weights_do(base, config):
     pytest.importorskip("transformers")
     losses = {}
     for experts in ("linear", "tensor", "bf16"):
-        trainer = Trainer(quantized_mixtral(experts, base))
+        trainer = Trainer(quantized_mixtral(experts, base, config))
         losses[experts] = [float(trainer.train_step()) for _ in range(2)]
     assert losses["linear"] == pytest.approx(losses["tensor"], rel=1e-3)
     assert losses["linear"] != losses["bf16"]
