@@ -38,6 +38,8 @@ IN_MEMORY: Mapping[str, Callable[[Subject, SymmetricHeap], TimedOperation]] = {
 WORD_B = 8
 BUFFERS = 2
 
+CPU_RUNS = 3
+
 
 def begin(state: RankState, addresses: list[str] | None) -> None:
     """Connect to the peers by these addresses, one per rank."""
@@ -91,6 +93,13 @@ def seconds(state: RankState, key: str, what: str, chunks: int, count: int, call
             work()
         taken_s.append((time.perf_counter() - begin_s) / calls)
     return taken_s
+
+
+def cpu_s(state: RankState, key: str, chunks: int) -> float:
+    """Return the processor time of this rank, all its threads', per run of the communication alone."""
+    begin_s = time.process_time()
+    seconds(state, key, "communicate", chunks, CPU_RUNS)
+    return (time.process_time() - begin_s) / CPU_RUNS
 
 
 def spans(state: RankState, key: str, chunks: int) -> Spans:

@@ -130,6 +130,10 @@ class OverlapCluster:
         links = shaped_links(network.topology)
         return max((after[link][end] - before[link][end]) / RUNS for link in links for end in (0, 1))
 
+    def retransmitted(self) -> int:
+        """Return the TCP segments sent again so far by all hosts."""
+        return sum(self._network.retransmitted()) if self._network is not None else 0
+
     def enter(self, key: str, subject: Subject) -> None:
         """Create a variant's operation on every rank, which lasts until it leaves."""
         self.variants.add(key)
@@ -222,9 +226,10 @@ def prepare(subject: Subject) -> Session:
 
 
 def fastest_chunks(times_s: Mapping[int, Sequence[float]]) -> int:
-    """Return the number of chunks with the smallest median time, by the seconds of each round.
+    """Return the number of chunks with the smallest median time.
 
     The fewest are used unless the others were faster in most rounds, so that noise does not choose more.
+    `times_s`: seconds per number of chunks, one of each round.
     """
     best = min(times_s, key=lambda one: statistics.median(times_s[one]))
     fewest = min(times_s)
@@ -273,6 +278,10 @@ def read_once(session: Session) -> Iterator[Reading | Note]:
         yield Reading("link_rate", "B/s", cluster.port_B_per_s, Origin.EMULATED)
         yield Reading("link_bytes", "B", cluster.link_B(session.key, session.chunks), Origin.MEASURED)
         yield Reading("line_rate_share", "1", cluster.least_s / alone_s, Origin.EMULATED)
+        before = cluster.retransmitted()
+        busy_s = max(cluster.call("cpu_s", key=session.key, chunks=session.chunks))
+        yield Reading("communication_cpu", "s", busy_s, Origin.MEASURED)
+        yield Reading("retransmitted", "1", cluster.retransmitted() - before, Origin.MEASURED)
     if session.subject.workload.operation == "ag_gemm":
         yield from recorded(session)
     if session.subject.workload.operation == "training_step":
