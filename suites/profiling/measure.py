@@ -1,10 +1,13 @@
 """Take recordings of steps with and without what is injected, and read what they show.
 
-A trace of a run elsewhere is read and broken down as far as it allows.
+How much of what is injected takes effect is calibrated beforehand. A trace of a run elsewhere is read and
+broken down as far as it allows.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from harness.instruments.control_group import CpuQuota
 from harness.instruments.timing.device_telemetry import telemetry_readings
 from harness.instruments.traces.breakdown import Breakdown, breakdown
 from harness.instruments.traces.causes import advice, causes, sentence
@@ -28,19 +32,52 @@ from suites.profiling.ranks import RankRecord, RecordedRanks, slowed
 from suites.profiling.recorder import Injection, Subject
 from suites.profiling.workload import Workload
 
+SPIN = """
+import os, sys, time
+sys.stdin.readline()
+os.sched_setaffinity(0, {int(sys.argv[1])})
+begin_s, ran_s = time.perf_counter(), time.thread_time()
+while time.perf_counter() - begin_s < float(sys.argv[2]):
+    pass
+print(time.perf_counter() - begin_s - (time.thread_time() - ran_s))
+"""
+"""Prints the seconds that a process which always wants to run is off its core."""
+
+SPIN_S = 0.6
 CALIBRATIONS = 3
 
 
-def lengthened_s(ranks: RecordedRanks, key: str, injection: Injection | None) -> float:
-    """Return by how many seconds a slower link lengthens what a step sends, if that is sent alone.
+def calibrated(ranks: RecordedRanks, key: str, injection: Injection | None) -> float:
+    """Return what the injection is measured by, from before the recordings.
 
-    0 for what else is injected, which has a clock. Raises `Unavailable` where it cannot be injected here.
+    For a quota: the kernel's count over the seconds for which it holds back a process that always wants to
+    run. For a link: the seconds by which it lengthens what a step sends, sent alone. Else 0: the injector has
+    a clock. Raises `Unavailable` where it cannot be injected here.
     """
     kind = "" if injection is None else injection.kind
     if kind in ("competing_load", "cpu_quota") and not ranks.cores:
         raise Unavailable("it needs a core for each rank")
-    if injection is None or kind != "slow_link":
-        return 0.0
+    if injection is not None and kind == "cpu_quota":
+        core = ranks.cores[injection.rank]
+        return median(counted_of_held_back(core, injection.share) for _ in range(CALIBRATIONS))
+    return lengthened_s(ranks, key, injection) if injection is not None and kind == "slow_link" else 0.0
+
+
+def counted_of_held_back(core: int, share: float) -> float:
+    """Return the kernel's count over the seconds that a quota holds a process back: 1 if both agree."""
+    command = [sys.executable, "-c", SPIN, str(core), str(SPIN_S)]
+    with (
+        CpuQuota() as quota,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        quota.enter(process.pid)
+        quota.limit(share)
+        off_core_s = float(process.communicate("\n")[0])
+        return quota.throttled_s() / off_core_s
+
+
+def lengthened_s(ranks: RecordedRanks, key: str, injection: Injection) -> float:
+    """Return by how many seconds a slower link lengthens what a step sends, if that is sent alone."""
     if ranks.network is None:
         raise Unavailable("a link between processes of one network namespace cannot be slowed")
     longer_s = []
@@ -52,10 +89,10 @@ def lengthened_s(ranks: RecordedRanks, key: str, injection: Injection | None) ->
     return median(longer_s)
 
 
-def injected_s(recording: Recording, injection: Injection, longer_s: float) -> float:
-    """Return the seconds per step that were injected, with what `lengthened_s` returned."""
+def injected_s(recording: Recording, injection: Injection, by: float) -> float:
+    """Return the seconds per step that were injected, with what `calibrated` returned."""
     if injection.kind == "slow_link":
-        return longer_s
+        return by
     if injection.kind == "cpu_quota":
         return recording.counted(injection.rank, "throttled_s")
     return recording.counted(injection.rank, "slept_s" if injection.seconds else "load_s")

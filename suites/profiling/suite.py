@@ -18,11 +18,11 @@ from harness.instruments.traces.kineto import read_traces
 from harness.records import Json, Note, Origin, Reading, Unavailable, digest
 from suites.profiling.measure import (
     TracedElsewhere,
+    calibrated,
     counted_readings,
     factor_readings,
     in_a_sentence,
     injected_s,
-    lengthened_s,
     model_FLOP,
     naming_readings,
     plain_times,
@@ -70,13 +70,13 @@ def bf16_FLOP(subject: Subject) -> float:
 class RunningStep:
     """A variant's step on the ranks that all variants of its workload share; `key` names it there.
 
-    `longer_s`: see `measure.lengthened_s`. `described`: whether a note has a recording's sentence.
+    `calibrated`: see `measure.calibrated`. `described`: whether a note has a recording's sentence.
     """
 
     subject: Subject
     ranks: RecordedRanks
     key: str
-    longer_s: float = 0.0
+    calibrated: float = 0.0
     order: Random = field(default_factory=Random)
     described: bool = False
 
@@ -85,7 +85,7 @@ Session = RunningStep | TracedElsewhere
 
 
 def prepare(subject: Subject) -> Session:
-    """Start the ranks if no variant has, make the step on them, and measure what a slower link adds.
+    """Start the ranks if no variant has, make the step on them, and calibrate what is injected.
 
     A trace of a run elsewhere is read; raises TraceError.
     """
@@ -96,7 +96,7 @@ def prepare(subject: Subject) -> Session:
     session = RunningStep(subject, ranks, digest(subject.step.described), order=Random(subject.seed))
     try:
         ranks.enter(session.key, subject.step)
-        session.longer_s = lengthened_s(ranks, session.key, subject.injection)
+        session.calibrated = calibrated(ranks, session.key, subject.injection)
     except BaseException:
         close(session)
         raise
@@ -171,6 +171,8 @@ def sample(session: Session) -> Iterator[Reading | Note]:
     plain = plain_times(ranks, key, subject, session.order)
     yield Reading("time", "s", plain.injected_s, origin)
     yield Reading("time_rise", "s", plain.rise_s, origin)
+    if injection is not None and injection.kind == "cpu_quota":
+        yield Reading("counted_of_held_back", "1", session.calibrated, Origin.MEASURED)
     for _ in range(subject.workload.recordings):
         recording = recorded(ranks, key, subject, session.order)
         if injection is None and not session.described:
@@ -183,7 +185,7 @@ def sample(session: Session) -> Iterator[Reading | Note]:
         yield Reading("profiler_overhead", "1", recording.slowest_s / plain.injected_s - 1, origin)
         yield from naming_readings(recording, injection)
         if injection is not None:
-            truth_s = injected_s(recording, injection, session.longer_s)
+            truth_s = injected_s(recording, injection, session.calibrated)
             yield from recovery_readings(recording, injection, truth_s)
 
 

@@ -5,18 +5,21 @@ from contextlib import ExitStack
 from random import Random
 
 import numpy as np
+import psutil
 import pytest
 
 from harness.instruments.control_group import CPU, group_places
 from harness.instruments.traces.segments import State
 from harness.records import Unavailable
 from suites.profiling.diagnosis import Recording, by_step_s, column, step_times_s
-from suites.profiling.measure import recorded
+from suites.profiling.measure import calibrated, recorded
 from suites.profiling.ranks import RecordedRanks
 from suites.profiling.recorder import Injection, Subject, baseline
 from suites.profiling.workload import Workload
 
 pytestmark = pytest.mark.timeout(300)
+
+BUSY_PERCENT = 20  # use of a core from which on others share it
 
 TINY = {
     "num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 2,
@@ -75,8 +78,19 @@ def test_a_competing_process_runs_only_in_the_steps_that_it_is_injected_into(ran
 
 
 def test_a_quota_is_taken_away_after_the_recording(ranks):
+    """A fifth of a core is less than a process gets next to others: the kernel counts on a busy core, too.
+
+    On a core that others do not use, the kernel counts what the quota takes.
+    """
+    injection = Injection("cpu_quota", 1, share=0.2)
     try:
-        record(ranks, Injection("cpu_quota", 1, share=0.2))
+        core = ranks[0].cores[1]
+        before = psutil.cpu_percent(0.3, percpu=True)[core]
+        counted = calibrated(ranks[0], "step", injection)
+        quiet = max(before, psutil.cpu_percent(0.3, percpu=True)[core]) < BUSY_PERCENT
+        assert counted > 0.2
+        assert counted < 1.2 or not quiet
+        record(ranks, injection)
     except Unavailable as reason:
         pytest.skip(str(reason))
     assert not list(group_places(CPU).parent.glob(f"{CPU.prefix}{os.getpid()}-*"))
