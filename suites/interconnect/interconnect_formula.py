@@ -53,9 +53,15 @@ def compute_left(exchange: Exchange, cluster: Cluster, rate_B_per_s: float, step
     """Return the seconds of computation in a step that took `step_s` over a link of `rate_B_per_s`.
 
     With perfect overlap that is the full step. At rates above the calibrated one the bounds change places,
-    because the sum falls there and the maximum does not.
+    because the sum falls there and the maximum does not. Raises ValueError where communication alone takes
+    longer than the step.
     """
     communication_s = communication_seconds(exchange, cluster, rate_B_per_s, TRAFFIC[1])
+    if communication_s >= step_s:
+        raise ValueError(
+            f"no time is left for computation: {TRAFFIC[1]} traffic alone takes {communication_s:.3g} s "
+            f"of a step of {step_s:.3g} s"
+        )
     return np.array([step_s, step_s - communication_s])
 
 

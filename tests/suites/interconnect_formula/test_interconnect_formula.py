@@ -191,6 +191,11 @@ def test_the_band_calibrated_at_the_fast_link_holds_the_slow_links_values() -> N
         assert with_recomputation / seconds == pytest.approx(88e12, rel=0.1)
 
 
+def test_a_step_shorter_than_its_communication_leaves_no_time_for_computation() -> None:
+    with pytest.raises(ValueError, match="no time is left for computation: ring traffic"):
+        compute_left(GEMMA_12B, TWO_NODES, ETHERNET_B_PER_S, STEP_S)
+
+
 @given(exchanges, exchanges, clusters, seconds, st.floats(0.01, 1), st.floats(1.001, 100))
 def test_from_its_rate_on_an_exchange_takes_at_most_that_share_longer_than_another(
     exchange: Exchange, other: Exchange, cluster: Cluster, compute_s: float, added: float, faster: float
