@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import select
 import selectors
 import shutil
 import signal
@@ -294,5 +295,9 @@ def kill_by_tmpdir(temporary: Path) -> None:
             process = psutil.Process(int(entry))
             folder = Path(process.environ().get("TMPDIR", ""))
             if process.pid != os.getpid() and folder.is_relative_to(temporary):
-                process.kill()
-                process.wait(timeout=1.0)
+                pidfd = os.pidfd_open(process.pid)
+                try:  # psutil's wait would reap a child of this process, and its exit status would be lost
+                    process.kill()
+                    select.select([pidfd], [], [], 1.0)
+                finally:
+                    os.close(pidfd)

@@ -168,6 +168,12 @@ def test_a_process_that_the_kernel_cannot_end_is_given_up(tmp_path, monkeypatch,
     assert "did not end when killed; continuing without it" in caplog.text
 
 
+def test_who_is_killed_by_its_folder_keeps_its_exit_status(tmp_path):
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "TMPDIR": str(tmp_path / "own")}) as process:
+        child.kill_by_tmpdir(tmp_path)
+        assert process.wait(timeout=30) == -signal.SIGKILL
+
+
 def test_where_no_child_can_be_started_the_sweep_ends_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no_python"))
     with pytest.raises(StoreError, match=r"^cannot start a child process with .*No such file or directory$"):
