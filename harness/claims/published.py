@@ -95,8 +95,9 @@ def rows(name: str, where: Mapping[str, Any], conf: Path = CONF) -> tuple[Publis
     value must not read as "nobody published one".
     """
     path = conf / "published" / f"{name}.jsonl"
-    for key in where.keys() - ROW.keys():
-        raise unknown(f"{path.name}: {key}", key, ROW)
+    for key in where:
+        if key not in ROW:
+            raise unknown(f"{path.name}: {key}", key, ROW)
     selected = tuple(row for row in _read(path) if all(_fits(row, key, due) for key, due in where.items()))
     if not selected:
         raise ConfigError(f"{path.name}: no row has {json.dumps(dict(where))}")

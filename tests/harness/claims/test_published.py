@@ -125,6 +125,7 @@ def test_each_derived_mfu_is_over_the_peak_of_its_device():
     ("where", "words"),
     [
         ({"taks": "language"}, "taks"),
+        ({"task": "language", **dict.fromkeys("zyxwvu", 1)}, "z: no such name"),  # the first, in order
         ({"task": "langauge"}, r'no row has {"task": "langauge"}'),
         ({"tokens": {"least": 4096}}, "at_least"),
     ],
