@@ -51,7 +51,7 @@ def list_lines(words: Sequence[str]) -> Iterator[str]:
     kinds = what or (["workloads", "variants"] if suite else ["suites", "hardware", "executors"])
     for number, kind in enumerate(kinds):
         if len(kinds) > 1:
-            yield from ["", f"{kind}:"][not number :]
+            yield from ["", f"{kind}:"] if number else [f"{kind}:"]
         rows = list(_rows(kind, [suite] if suite else names("suite")))
         width = max((len(name) for name, _ in rows), default=0)
         for name, text in rows:

@@ -80,15 +80,15 @@ class Clos:
         A flow with `IN_RACK` for a spine has it for both links in the middle. Raises ValueError where a flow
         between racks has no spine, one within a rack has one, or a link of the path is down.
         """
-        up_F, down_F = self.rack(source_F), self.rack(destination_F)
-        crosses_F = up_F != down_F
+        from_F, to_F = self.rack(source_F), self.rack(destination_F)
+        crosses_F = from_F != to_F
         if np.any(crosses_F != (spine_F != IN_RACK)):
             raise ValueError("a flow between racks has a spine, and one within a rack none")
         live_RS = self.live_RS
-        if self.failed and np.any(crosses_F & ~(live_RS[up_F, spine_F] & live_RS[down_F, spine_F])):
+        if self.failed and np.any(crosses_F & ~(live_RS[from_F, spine_F] & live_RS[to_F, spine_F])):
             raise ValueError("a flow's path uses a failed link")
-        up_F = self.nics + up_F * self.spines + spine_F
-        down_F = self.nics + (self.racks + down_F) * self.spines + spine_F
+        up_F = self.nics + from_F * self.spines + spine_F
+        down_F = self.nics + (self.racks + to_F) * self.spines + spine_F
         middle = (np.where(crosses_F, link_F, IN_RACK) for link_F in (up_F, down_F))
         return np.stack([source_F, *middle, destination_F + (self.links - self.nics)], axis=1)
 
