@@ -279,7 +279,9 @@ def _read(file: Path) -> tuple[dict[str, Any], str]:
         config = config | {"model_type": LANGUAGE_MODELS[config["model_type"]]}
     config = config | towers
     if not (model_type := config.get("model_type")):
-        raise ValueError(f"{file}: {section}model_type is missing; it names the architecture, as 'llama'")
+        raise ValueError(
+            f"{file}: {section}model_type is missing; it names the architecture, such as 'llama'"
+        )
     for names in (LAYERS, HIDDEN, HEADS, VOCAB):
         given = [name for name in names if name in config]
         if _size(file, config, names) is None and given:

@@ -35,8 +35,8 @@ thread, too, from its first product with a bias. Steps with biases held so much 
 def cublaslt_threads(model: nn.Module, recompute: str) -> int:
     """Return how many threads multiply with a bias: forward's, and autograd's where it recomputes."""
     biased = any(
-        (isinstance(one, nn.Linear) or type(one).__name__ == "Conv1D")
-        and one.bias is not None  # transformers'
+        (isinstance(one, nn.Linear) or type(one).__name__ == "Conv1D")  # transformers'
+        and one.bias is not None
         for one in model.modules()
     )
     return int(biased) * (2 if recompute.startswith("full") else 1)
