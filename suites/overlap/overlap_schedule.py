@@ -305,7 +305,10 @@ SHARES = (0.5, 0.6, 0.7, 0.8)  # shares of the peak at which the model is calcul
 
 
 def build(workload: Json, seed: int) -> Subject:
-    """Return the baseline; raises `Unavailable` where sizes do not divide, or a time is not known."""
+    """Return the baseline: the collective at the topology's best rate, and the GEMM before or after it.
+
+    Raises `Unavailable` where sizes do not divide, or a time is neither published nor can be calculated.
+    """
     subject = Subject(OverlapScheduleWorkload(**workload))
     refuse_indivisible(subject)
     model_of(subject.workload)

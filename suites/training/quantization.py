@@ -235,10 +235,10 @@ class FrozenLinear(nn.Module):
 
     @abstractmethod
     def fill(self, wide: Tensor) -> None:
-        """Widen the weight into a tensor, a slice at a time."""
+        """Widen the weight into a tensor, in its type, a slice at a time."""
 
     def weight(self, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-        """Return the weight, (out_features, in_features)."""
+        """Return the weight in `dtype`, (out_features, in_features)."""
         size, device = (self.out_features, self.in_features), next(self.buffers()).device
         wide = torch.empty(size, dtype=dtype, device=device)
         kinds = (dtype, *(one.dtype for one in self.buffers()))

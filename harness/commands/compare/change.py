@@ -1,7 +1,8 @@
 """How much a metric changed between two runs, and whether that is more than noise; pure, on plain numbers.
 
-Each process of a run counts once, by the location of the logarithms of its samples. Processes of two runs do
-not pair: the interval of the ratio is Welch's, with Satterthwaite's degrees of freedom (Welch 1947, "The
+A process has its own memory layout and luck, so processes of a run are the independent draws, and rounds
+within one are not. Each counts once, by the location of the logarithms of its samples. Processes of two runs
+do not pair: the interval of the ratio is Welch's, with Satterthwaite's degrees of freedom (Welch 1947, "The
 generalization of Student's problem when several different population variances are involved").
 
 Many metrics are tested at once. Holm's method (1979, "A simple sequentially rejective multiple test

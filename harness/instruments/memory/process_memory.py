@@ -45,7 +45,11 @@ def tree(pid: int) -> list[int]:
 
 
 def pss_B(pids: Iterable[int]) -> int:
-    """Return processes' proportional set size in bytes; raises PermissionError and `Unavailable`."""
+    """Return processes' proportional set size in bytes; those that have ended have none.
+
+    Raises PermissionError where a process belongs to someone else, `Unavailable` where the kernel does not
+    count it.
+    """
     found = [_PSS.search(text) for text in _texts(pids, "smaps_rollup")]
     if None in found:
         raise Unavailable(

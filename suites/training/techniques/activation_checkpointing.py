@@ -101,7 +101,7 @@ def checkpointed(forward: Callable[..., Any], selective: Mapping[str, Any]) -> C
 
 
 def keep_inputs(kept: list[Tensor], forward: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Run a layer, whose input and the gradient of it stay until the backward pass ends.
+    """Run a layer on x (B, T, D), which stays with its gradient until the backward pass ends.
 
     A re-entrant checkpoint recomputes from a leaf. The hook that FSDP1 registers on inputs of frozen units
     refers to their AccumulateGrad nodes, which own leaf and gradient, and is removed when the pass ends

@@ -344,7 +344,7 @@ class DoRALinear(LoRALinear):
     """A frozen linear layer and its adapter, the rows of whose sum are scaled to trained norms.
 
     As in peft and torchtune the rows' own norms, constants to autograd (section 4.3), are computed from the
-    full sum in every forward pass.
+    full sum in every forward pass, and autograd keeps the results of both layers.
     """
 
     def __init__(self, base: Any, shape: nn.Linear, settings: LoRASettings) -> None:
