@@ -39,7 +39,7 @@ STARTS = {
         test_real_configs test_reserved_memory test_room
         test_stack test_steady_micro_batches test_techniques
         test_offload_memory_estimates
-        test_optimizer_states
+        test_optimizations test_optimizer_states
         test_search test_simulated_cuda
         test_user_model
     """,

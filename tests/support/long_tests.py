@@ -105,6 +105,7 @@ SAMPLED = {
         test_slurm_executor.py::test_what_the_cluster_refuses_is_one_line_and_leaves_no_job
         test_compare.py::test_identical_runs_of_real_processes_do_not_fail
         test_pipeline.py::test_a_rank_has_a_buffer_for_each_micro_batch
+        test_optimizations.py::test_wrong_gradients_are_caught
         test_fake_step.py::test_a_slice_of_each_size_stands_for_all
         test_formulas.py::test_formulas_are_compared_where_a_step_holds_the_bytes_that_they_count
         test_interconnect.py::test_a_step_is_timed_behind_its_link

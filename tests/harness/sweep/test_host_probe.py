@@ -11,6 +11,7 @@ from harness.config.validation import ConfigError
 from harness.records import SET_UP_SAMPLES, Cell, Group, Limits, Sampling
 from harness.sweep import preflight, sweep
 from harness.sweep.environment import describe
+from harness.sweep.in_child import in_child
 from harness.sweep.plan import plan
 from harness.sweep.preflight import HostProbe, probe, refuse_bad_inputs, survey, too_slow
 
@@ -46,8 +47,8 @@ def slow_bf16(monkeypatch):
     monkeypatch.setattr("harness.instruments.memory.bf16_products.matmul_FLOP_per_s", dict)
 
 
-def test_rates_are_measured_and_a_child_that_fails_is_a_warning(monkeypatch, tmp_path, kernels, caplog):
-    found = HostProbe(**survey(Group(())))
+def test_the_child_measures_and_one_that_fails_is_a_warning(monkeypatch, tmp_path, kernels, caplog):
+    found = HostProbe(**in_child("harness.sweep.preflight", "survey", Group(()), 120.0))
     assert found.bf16_FLOP == {}
     assert all(rate > 0 for rate in found.matmul_FLOP_per_s.values())
     monkeypatch.setattr(sys, "executable", "/bin/false")

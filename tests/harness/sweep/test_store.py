@@ -41,6 +41,20 @@ def test_the_later_record_of_a_cell_counts(tmp_path):
     assert len(path.read_text().splitlines()) == 3
 
 
+def test_a_torn_last_line_is_set_aside_and_named(tmp_path, caplog):
+    path = write(tmp_path, record(0), record(1))
+    whole = path.read_bytes()
+    first = whole.index(b"\n") + 1
+    path.write_bytes(whole[: first + 10])
+    assert read_records(tmp_path) == [record(0)]
+    assert "line 2" in caplog.text
+    with Store(tmp_path) as store:
+        store.append(record(2))
+    assert "moved invalid records to records.torn: line 2" in caplog.text
+    assert (tmp_path / "records.torn").read_bytes() == whole[first : first + 10] + b"\n"
+    assert read_records(tmp_path) == [record(0), record(2)]
+
+
 BROKEN = [
     *(b"not json", b"{}", b"[1, 2]", b"null", b"", b"\xff\xfe\x00", b"\x00" * 50, b"[" * 100_000),
     *(b'{"schema": 2}', b'{"schema": 2, "cell": []}', record_to_json(record(5, "a_new_status")).encode()),
@@ -149,6 +163,23 @@ def test_an_unwritable_folder_is_one_line(tmp_path):
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StoreError, match=r"^cannot write into .*file.*; choose another with out=\.\.\.$"):
             Store(folder)
+
+
+def test_a_read_only_folder_is_one_line(tmp_path, monkeypatch):
+    tmp_path.chmod(0o555)
+    if os.geteuid() == 0:  # who may write anywhere
+        monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(StoreError, match=r"^cannot write into .*: Permission denied; choose another"):
+        Store(tmp_path)
+
+
+def denied(*_):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def test_a_folder_without_records_is_named(tmp_path):
+    with pytest.raises(StoreError, match=r"holds no records\.jsonl"):
+        read_records(tmp_path)
 
 
 def test_one_sweep_at_a_time_and_a_lock_dies_with_its_holder(tmp_path):

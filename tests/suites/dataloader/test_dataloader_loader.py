@@ -36,9 +36,10 @@ from suites.dataloader.batch import (
     context_slice,
     pack,
     tokenize,
+    with_ends,
 )
 from suites.dataloader.disaggregation import actors, source_reader
-from suites.dataloader.disaggregation.actors import LoaderReport, Planner, start_loader
+from suites.dataloader.disaggregation.actors import LoaderReport, Planner, SourceLoader, start_loader
 from suites.dataloader.disaggregation.calls import answer, ended, found
 from suites.dataloader.disaggregation.plan import (
     BLOCK,
@@ -187,6 +188,17 @@ def test_a_document_cut_inside_a_character_has_its_bytes_and_one_end(tmp_path: P
         if first + length <= len(whole):
             piece = Pieces(*(np.array([one]) for one in (0, 0, first, length)))
             assert reader.tokens(piece).tolist() == whole[first : first + length]
+
+
+def test_what_was_read_ahead_is_returned_while_more_is_read(tmp_path: Path) -> None:
+    loader = SourceLoader(specification(corpus(tmp_path)))
+    loader.lengths({1: (0, 3)}, {1: 0})
+    whole = tokenize(text_of(1, 2))
+    piece = Pieces(*(np.array([one]) for one in (1, 2, 0, len(whole))))
+    with ThreadPoolExecutor(1) as pool, loader._lock:  # as while another call reads
+        text = pool.submit(loader.text, piece).result(60)
+    assert with_ends(text.astype(np.uint16)).tolist() == whole.tolist()
+    assert loader._reader.kept_text(piece._replace(samples=np.array([3]))) is None
 
 
 @pytest.fixture
@@ -358,7 +370,7 @@ def undisturbed(session: Any, tmp_path_factory: pytest.TempPathFactory) -> Undis
     loader = DisaggregatedLoader(spec, FIRST, ActorSettings("undisturbed"), session.address)
     batches = take(loader, 6)
     state = json.loads(json.dumps(loader.state_dict()))
-    return Undisturbed(spec, state, batches + take(loader, 18))
+    return Undisturbed(spec, state, batches + take(loader, 24))
 
 
 def test_batches_are_the_planned_pieces_of_all_texts_but_bad_ones_in_slices_for_each_rank(opened, tmp_path):
@@ -420,7 +432,7 @@ def test_a_state_continues_bit_for_bit_when_any_actor_is_killed(shadows, opened,
 
     loader = opened(undisturbed.spec, loaders=2, shadows=shadows, job=f"killed {shadows}")
     loader.load_state_dict(undisturbed.state)
-    names = ["loader-0", "planner", "constructor-0"]
+    names = ["loader-0", "planner", "constructor-0", "loader-1"]
     for step, expected in enumerate(undisturbed.batches[6:]):
         if step % 6 == 3:
             actor = ray.get_actor(f"killed {shadows}-{names[step // 6]}")

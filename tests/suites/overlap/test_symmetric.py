@@ -33,8 +33,8 @@ def alone(heap_B: int = 1 << 20, ranks: int = 1) -> SymmetricHeap:
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[RankPool]:
-    """Return two ranks; test_memory_order.py has three, on smaller inputs."""
-    with pool_of(2) as pool:
+    """Return four ranks; test_memory_order.py has three, on smaller inputs."""
+    with pool_of(4) as pool:
         yield pool
 
 

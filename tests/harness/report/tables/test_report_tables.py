@@ -11,8 +11,12 @@ from reporting import drawn, found, texts, tips
 from synthetic import made, memory_records
 from timed import timed_findings
 
+from harness.claims.answers import answer_claims
+from harness.claims.evidence import Findings
+from harness.claims.paper import load_answers
 from harness.report import write_report
 from harness.report.comparison import compared
+from harness.report.index.answers_page import TABLES_HEADER, paper_tables
 from harness.report.results import ResultIndex, write_measurements
 from harness.report.spec import OwnTableBlock, Pairing, load_spec
 from harness.report.summary import wrong_results
@@ -211,6 +215,19 @@ def test_what_was_wrong_in_one_process_or_has_no_samples_is_not_drawn(kind, figu
     assert tips(tree)
     assert not [said for said in tips(tree) if "fast" in said]
     assert figure(tmp_path, *kind, made("small", "baseline")) is None
+
+
+def test_each_row_of_the_papers_tables_has_what_the_answer_of_its_claim_has():
+    asked = load_answers()
+    rows = answer_claims(asked.claims, Findings({}, {}))
+    lines = [row for table in paper_tables(asked, rows) for row in table.rows]
+    shown = {row[1].text: dict(zip(TABLES_HEADER, (cell.text for cell in row), strict=True)) for row in lines}
+    (answer,) = [one for one in rows if one.claim.id == "table_1_7b"]
+    row = shown["280GB; 4"]
+    assert (row["Row"], row["What its source supports"]) == ("7B", answer.claim.source_says)
+    assert (row["Answer"], row["Strength"]) == (f"{answer.answer}: {answer.why}", answer.strength)
+    second = next(one.claim for one in asked.claims if one.id == "infiniband_rate")
+    assert {"~400GB/s; 4.4s; 9x", second} <= set(shown), "a row with two claims has two lines"
 
 
 RECORDS = {

@@ -11,11 +11,9 @@ import pytest
 from toy.jobs_sweep import Sweep, assert_truthful, begun, ends, gated, lines, sweep, wait_for
 from toy.sweep import cell, environ, group
 
-from harness.config.schema import RaySchema
 from harness.instruments.distributed.ray_session import LOOPBACK, ONE_MACHINE, TOKEN
 from harness.sweep.executors import ExecutorError
 from harness.sweep.executors.job_folder import JOBS
-from harness.sweep.executors.jobs import QueueRefusal
 from harness.sweep.executors.ray import RayQueue
 from harness.sweep.store import read_records
 
@@ -113,9 +111,13 @@ def test_a_ray_of_this_machine_ends_with_the_submitter_and_the_next_runs_the_res
 def test_what_ray_cannot_give_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(ExecutorError, match=r"executor=ray: no Ray cluster at 127.0.0.1:1: .*"):
         sweep("ray", tmp_path / "a", [group(cell("nothing"))], {"address": "127.0.0.1:1"})
-    monkeypatch.setattr("harness.sweep.executors.ray._nodes", lambda: {"n": {"CPU": 8.0}})
-    with pytest.raises(QueueRefusal, match="no node of the cluster has 1 CPUs and 1 GPUs"):
-        RayQueue(RaySchema(gpus_per_job=1)).submit([], timed=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.sweep.executors.ray._nodes", lambda: {"n": {"CPU": 8.0}})
+        patch.setattr(RayQueue, "open", lambda queue: None)
+        with pytest.raises(ExecutorError, match="ray: no node of the cluster has 1 CPUs and 1 GPUs"):
+            sweep("ray", tmp_path / "c", [group(cell("nothing"))], {"gpus_per_job": 1})
+    assert (tmp_path / "c" / JOBS).is_dir()
+    assert not list((tmp_path / "c" / JOBS).glob("*/"))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ExecutorError, match="executor=ray: ray is not installed; the extra `ray` has it"):
         sweep("ray", tmp_path / "b", [group(cell("nothing"))], {})

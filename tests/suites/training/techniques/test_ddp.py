@@ -21,9 +21,12 @@ WIDE = replace(GPT, dp_size=2, num_hidden_layers=3, hidden_size=96, intermediate
 """Its states are larger than what its layers keep."""
 
 
-@pytest.mark.parametrize("views", [False, True])
-def test_the_dry_run_has_the_buckets(views: bool) -> None:
-    step = build_step(WIDE, [{"ddp": {"gradient_as_bucket_view": views}}])
+SETTINGS: list[dict[str, object]] = [{}, {"gradient_as_bucket_view": True}, {"reduce_dtype": "bf16"}]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_the_dry_run_has_the_buckets(settings: dict[str, object]) -> None:
+    step = build_step(WIDE, [{"ddp": settings}])
     numbers_B = 64  # torch makes tensors of numbers, and a dry run does not: 8 bytes each
     assert dry_run(step, HOST).peak_B == pytest.approx(measured_B(step), abs=numbers_B)
 

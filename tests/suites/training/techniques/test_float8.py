@@ -1,9 +1,30 @@
 """Float8 products: their operands and gradients in float64, and their tolerance."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from small_steps import LLAMA
 
+from harness.records import WrongResult
+from suites.training.correctness import check
+from suites.training.techniques import build_step
 from suites.training.techniques.float8 import Product, Scaled
+
+ONE_SEQUENCE = replace(LLAMA, micro_batch_size=1, seq_len=32, tie_word_embeddings=True)
+"""It makes plain PyTorch's loss rise in between, and rounding multiplies there."""
+
+
+def test_a_wrong_scale_of_gradients_is_caught():
+    step = build_step(ONE_SEQUENCE, ["float8"])
+
+    def scaled_up(model, resources):
+        for parameter in model.parameters():
+            parameter.register_hook(lambda gradient: 2 * gradient)
+        return model
+
+    with pytest.raises(WrongResult, match="the scale of gradients"):
+        check(replace(step, wraps=(*step.wraps, scaled_up)))
 
 
 def dequantized(scaled):

@@ -8,8 +8,6 @@ from small_steps import LLAMA
 from technique_cases import ALONE
 
 from harness.records import Unavailable, WrongResult
-from suites.memory import suite as memory
-from suites.memory.subject import Subject
 from suites.training.correctness import check
 from suites.training.step import CHANGES_THE_MATHEMATICS, loosest
 from suites.training.techniques import build_step
@@ -147,34 +145,6 @@ def test_fewer_and_more_sequences_than_an_update_should_have_are_caught():
     assert step.batches_per_update == 2
     with pytest.raises(WrongResult, match="loss of update"):
         check(replace(step, batches_per_update=1))
-
-
-WRONG = {
-    "negated": (lambda gradient: -gradient, ["activation_checkpointing", "attention"]),
-    "zeroed": (lambda gradient: 0 * gradient, ["mixed_precision"]),
-    "three times": (lambda gradient: 3 * gradient, [BF16_GRADIENTS, "attention"]),
-    "two times": (lambda gradient: 2 * gradient, ["float8"]),
-}
-"""What AdamW hides is caught too: it divides by the gradients' size. Suite memory asks so."""
-
-FLOAT8 = {"micro_batch_size": 1, "seq_len": 32, "tie_word_embeddings": True, "num_hidden_layers": 4}
-"""They make plain PyTorch's loss rise in between, and rounding multiplies there."""
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_gradients_are_caught(wrong):
-    change, given = WRONG[wrong]
-    changes = FLOAT8 if given == ["float8"] else {"num_hidden_layers": 2}
-    step = build_step(replace(TINY, num_key_value_heads=4, **changes), given, seed=1)
-
-    def spoil(model, resources):
-        for parameter in model.parameters():
-            parameter.register_hook(change)
-        return model
-
-    said = "the scale of gradients" if given == ["float8"] else "loss of update"
-    with pytest.raises(WrongResult, match=said):
-        memory.check(Subject(replace(step, wraps=(*step.wraps, spoil)), 80e9, measurable=True))
 
 
 def test_what_changes_the_mathematics_must_learn():
