@@ -61,12 +61,14 @@ def of_seconds(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, Run
 def of_bytes(run: PublishedRun, answer: AnswerLine) -> Iterator[tuple[str, RunRatio]]:
     """Yield engine, bytes and kind of a run's peak, and its ratio, where both peaks are known.
 
-    A peak whose kind is not stated is compared with reserved bytes, as nvidia-smi's.
+    A peak whose kind is not stated is compared with reserved bytes, as nvidia-smi's. Of batches that are
+    padded to their longest sequence, the longest has the peak.
     """
     published = run.outcome.peak_GB
     which = "allocated" if run.outcome.peak_kind == "allocated" else "reserved"
     predicted = answer.get(f"peak_{which}_GB")
-    if published and predicted and is_as_described(run):
+    longest = "longest" in run.padded_or_packed and "length_note" not in run.other
+    if published and predicted and (is_as_described(run) or longest):
         yield f"{answer['engine']}/{which}/{answer['asked_as']}", RunRatio(run.source, published / predicted)
 
 
