@@ -101,6 +101,10 @@ def whole_size(config: Mapping[str, Any], *names: str) -> int | None:
     return int(sizes[0]) if whole else None
 
 
+OF_SEVERAL_DEVICES = ("llama_factory", "llama_factory_v1")
+"""Formats whose launchers switch expandable segments on for several devices alone."""
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One training run on some devices. Sizes of the layout are named as in suites/training/layouts."""
 
@@ -198,13 +202,18 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return question_of(**{**msgspec.structs.asdict(self), **fields, "origins": origins})
 
     def undivided(self) -> Question:
-        """Return the question without what may shard the model and is not known, where one device has it."""
-        if self.devices != 1:
+        """Return the question without what needs ranks with the same parameters, where there are none."""
+        if self.devices != self.tp * self.pp:
             return self
         keys = [key for key in self.keys if (key.field, key.status) != ("sharing", "not modelled")]
         known = self.origin("sharing").kind != "assumption"
         origins = self.origins if known else {**self.origins, "sharing": FieldOrigin("assumption")}
-        return msgspec.structs.replace(self, keys=tuple(keys), origins=origins)
+        launched = self.format in OF_SEVERAL_DEVICES and self.sharing != "megatron" and self.devices == 1
+        by_default = launched and self.origin("expandable_segments").kind == "default"
+        expandable = self.expandable_segments and not by_default
+        return msgspec.structs.replace(
+            self, keys=tuple(keys), origins=origins, expandable_segments=expandable
+        )
 
     @property
     def model_ranks(self) -> int:

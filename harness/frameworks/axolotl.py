@@ -7,10 +7,13 @@ and sharded loaders/model.py and monkeypatch/accelerate/fsdp2.py, moe_quant.py, 
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
+from harness.config.hf_config import TOWERS
 from harness.frameworks import deepspeed, fsdp_section, hugging_face, words
-from harness.frameworks.models import is_mixture
+from harness.frameworks.models import is_mixture, published_model
 from harness.frameworks.table import LEFT, Fields, Flat, Parts, is_off, yaml_tree
 from harness.question import Adapters, KeyRead, Question
 
@@ -30,6 +33,12 @@ fsdp2_prepare_model does not upcast them as accelerate's does (monkeypatch/accel
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 """The plugin without which keys of Liger do nothing; CutCrossEntropyPlugin switches its own on."""
+
+LIGER_KINDS = " ".join(yaml_tree("words")["liger"][who] for who in ("trainer", "axolotl")).split()
+"""Model types for whose layers it has kernels (integrations/liger/plugin.py)."""
+
+GEMMA_4 = re.compile(r"(?i)gemma-?4")
+"""In names of models whose checkpoints are never re-entrant."""
 
 PADDED = KeyRead(
     key="sample_packing",
@@ -69,8 +78,7 @@ def settle(parts: Parts) -> Fields:
     fields["optimizer_impl"] = words.implementation_of(parts.flat.get("optimizer"))
     if parts["_recompute"]:
         fields["recompute"] = "full"
-    given, usual_one = parts.get("_reentrant"), bool(parts["_recompute"]) and not parts.get("_rl")
-    fields["reentrant"] = usual_one if given is None else given  # utils/config/__init__.py
+    fields["reentrant"] = _is_reentrant(parts)
     if parts["_recompute"] in ("offload", "disk") or parts["_activations"]:
         fields["offload"] = tuple(sorted({*fields.get("offload", ()), "activations"}))
     usual = "fp32" if parts.get("_bf16") is False else "bf16"
@@ -97,14 +105,38 @@ def settle(parts: Parts) -> Fields:
     if not (padded or parts.get("_packing") or parts.get("_pretraining")):
         parts.left_out.append(PADDED)
         fields["shorter"] = fields.get("rollout", "none") == "none"
+    has_kernels = _kind(parts) in (None, *LIGER_KINDS)
     loss, *layers = (LIGER in plugins and bool(parts.get(one)) for one in ("_liger", "_norms", "_gates"))
     fields["fused_loss"] = cut or loss
-    fields["fused_layers"] = all(layers)
-    if any(layers) and not all(layers):
+    fields["fused_layers"] = has_kernels and all(layers)
+    if any(layers) and not has_kernels:  # integrations/liger/plugin.py: the loss alone has a generic one
+        why = f"there are no kernels of Liger for layers of {_kind(parts)}"
+        parts.leave_out("liger_rms_norm", parts.get("_norms"), why, "none", "none")
+    elif any(layers) and not all(layers):
         parts.leave_out(
             "liger", None, "Liger's norms or gated activations, one without the other", "lowers", "lowers"
         )
     return fields
+
+
+def _kind(parts: Parts) -> str | None:
+    """Return the model's type, None where it is not known or more than text."""
+    shape = published_model(parts.get("model_name", ""))
+    return shape.config["model_type"] if shape and not {*TOWERS} & shape.config.keys() else None
+
+
+def _is_reentrant(parts: Parts) -> bool:
+    """Return whether checkpoints are torch's older ones.
+
+    (utils/config/__init__.py, normalize_config; monkeypatch/selective_checkpointing.py)
+    """
+    sections = {key.partition(".")[0] for key, value in parts.flat.items() if not is_off(value)}
+    kind = _kind(parts) or str(parts.get("model_name"))
+    if "selective_checkpointing" in sections or GEMMA_4.search(kind):
+        return False
+    own = "gradient_checkpointing_kwargs" in {key.partition(".")[0] for key in parts.flat}
+    usual = parts["_recompute"] and not (own or parts.get("_rl") or "unfrozen_parameters" in sections)
+    return bool(parts.get("_reentrant", usual))
 
 
 def _has_kernels(parts: Parts, sharing: str) -> bool:
@@ -158,7 +190,7 @@ def _with_method(parts: Parts, fields: Fields) -> None:
     beta = parts.flat.get("rl_beta") if own is None else own
     with_reference = not is_off(beta) if generated else not parts.get("_precomputed")
     hugging_face.with_method(parts, fields, name, key, with_reference, "axolotl")
-    own = generated or name == "kto"  # TRL loads it again, in fp32: trainer/utils.py, create_model_from_path
+    own = generated or name == "kto"  # TRL loads the reference again, in fp32 (trainer/utils.py)
     if own and fields.get("reference_weight_B") and fields["sharing"] != "zero":
         fields["reference_weight_B"] = 4
     if name in ("dpo", "ipo") and not (with_reference or fields.get("adapters")):

@@ -6,7 +6,9 @@ Sources: transformers 5.23.0 (training_args.py) and, for the arguments of script
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 
 from harness.config.hf_config import TOWERS
 from harness.frameworks import deepspeed, fsdp_section, words
@@ -32,7 +34,7 @@ NOT_FOUND = "{} was not found, which may shard the model: give it too, as config
 CORRECTION = "vllm_importance_sampling_correction"
 """TRL's switch, on by default, of a pass for the old log-probabilities (f2cd577, trainer/grpo_trainer.py)."""
 
-QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|nf4|int4|w4a16|4bit|fp8|int8|w8a8)\b")
+QUANTIZED = re.compile(r"(?i)\b(gptq|awq|aqlm|bnb-4bit|nf4|int4|w4a16|4bit|8bit|fp8|int8|w8a8)\b")
 """Words in the names of models whose weights are quantized."""
 
 
@@ -50,6 +52,9 @@ def prepared(flat: Flat) -> Flat:
         elif launcher == "launcher":
             key = OF_LAUNCH.get(name, key)
         values[key] = value
+        if key.endswith("_checkpointing_kwargs") and isinstance(value, str):
+            with suppress(ValueError, TypeError):  # JSON on a command line
+                values |= {f"{key}.{name}": one for name, one in dict(json.loads(value)).items()}
     return fsdp_section.without_prefix(values)
 
 
@@ -95,10 +100,10 @@ def _targets(parts: Parts) -> tuple[str, ...]:
 def base_of(parts: Parts, key: str = "model_name_or_path") -> Fields:
     """Return the type of frozen weights that were quantized beforehand, by the model's name; else nothing."""
     name = str(parts.get("model_name"))
-    found = QUANTIZED.search(name)
-    if found is None or parts.get("_4bit") or parts.get("_8bit") or parts.get("_bits"):
+    found = QUANTIZED.findall(name)
+    if not found or parts.get("_4bit") or parts.get("_8bit") or parts.get("_bits"):
         return {}
-    base = "int8" if "8" in found[0] else "nf4"
+    base = "int8" if any("8" in word for word in found) else "nf4"
     parts.leave_out(key, name, f"weights quantized beforehand; {base} is taken")
     return {"base": base}
 
@@ -185,6 +190,7 @@ def trainer_fields(parts: Parts, who: str = "trainer") -> Fields:
     fields["optimizer_impl"] = words.implementation_of(parts.flat.get("optim"))
     if parts.get("_recompute_", parts["_recompute"]):
         fields["recompute"] = "full"
+    fields["reentrant"] = parts.get("_reentrant_", parts["reentrant"])
     fields["compile"] = any(parts.get(one) for one in ("compile", "_compile_backend", "_compile_mode"))
     if parts.get("_compile_mode"):
         parts.leave_out("torch_compile_mode", parts["_compile_mode"], "torch.compile's mode")

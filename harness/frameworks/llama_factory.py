@@ -18,6 +18,10 @@ BASES = {"nf4": 4, "int8": 8}
 """The bits of bitsandbytes' quantized weights."""
 
 
+OTHER_LAUNCHERS = {f"launcher.{name}" for name in ("nproc_per_node", "num_processes", "distributed_type")}
+"""Keys of torchrun and accelerate, which start its trainer without its own launcher.py."""
+
+
 def settle(parts: Parts) -> Fields:
     """Return fields of Question."""
     fields = hugging_face.trainer_fields(parts, "llama_factory")
@@ -56,6 +60,12 @@ def settle(parts: Parts) -> Fields:
         fields |= {"sharing": "megatron", "zero": 1 if parts.get("_distributed") else 0}
         fields["recompute"] = parts.get("_granularity") or "none"
         parts.assumed.pop("sharing", None)
+    with_kt = words.is_on(parts.flat.get("use_kt"))
+    if fields["sharing"] == "fsdp2" or with_kt:  # prepare_model_for_training and model_args.py
+        fields["reentrant"] = False
+    alone = fields["devices"] == 1 and fields["sharing"] != "megatron"  # which launcher.py starts by torchrun
+    if "launcher.expandable_segments" not in parts.flat:
+        fields["expandable_segments"] = not (alone or with_kt or OTHER_LAUNCHERS & parts.flat.keys())
     return words.with_sequence_ranks(fields, parts)
 
 

@@ -66,10 +66,17 @@ def settled(parts: Parts) -> Fields:
     return fields_of(parts)
 
 
-def reduced_late(parts: Parts, key: str = "overlap_grad_reduce") -> None:
-    """Name that gradients are reduced without overlap."""
-    why = "gradients are reduced after the backward pass; they are predicted to be so within it"
-    parts.leave_out(key, None, why, "none", "raises", field="sharing")
+def name_late_reduction(parts: Parts, key: str = "overlap_grad_reduce", gathers: str = "") -> None:
+    """Name gradients, or else parameters that the key `gathers` overlaps, which wait for the whole pass.
+
+    Question.undivided takes the name away where no other rank has the same parameters.
+    """
+    if is_off(parts.flat.get(key)):
+        why = "gradients are reduced after the backward pass; they are predicted to be so within it"
+        parts.leave_out(key, None, why, "none", "raises", field="sharing")
+    elif gathers and is_off(parts.flat.get(gathers)):
+        why = "parameters are gathered before the forward pass; they are predicted to be so within it"
+        parts.leave_out(gathers, None, why, "none", "raises", field="sharing")
 
 
 MASK_B = 5e8
@@ -81,12 +88,9 @@ def _switched_off(parts: Parts, fields: Fields) -> None:
 
     (training/arguments.py; core/utils.py, get_batch_on_this_tp_rank: the mask has sequence² bytes)
     """
-    ours = fields["sharing"] == "megatron"
-    if ours and not parts.flat.get("overlap_grad_reduce"):
-        reduced_late(parts)
-    elif ours and fields["zero"] == 1 and not parts.flat.get("overlap_param_gather"):
-        why = "parameters are gathered before the forward pass; they are predicted to be so within it"
-        parts.leave_out("overlap_param_gather", None, why, "none", "raises", field="sharing")
+    if fields["sharing"] == "megatron":
+        gathers = "overlap_param_gather" if fields["zero"] == 1 else ""
+        name_late_reduction(parts, gathers=gathers)
     if (parts.get("_fp8") or parts.get("_fp4")) and not (parts["_bf16"] or parts["_fp16"]):
         parts.leave_out("bf16", None, "all but products is in fp32; bf16 is taken", "raises", "raises")
     mask_B = parts["micro_batch_size"] * (parts.get("seq_len") or 0) ** 2
@@ -128,12 +132,6 @@ def core_fields(parts: Parts) -> Fields:
     parts["_impl"] = "transformer_engine"
     others = ("config", "devices", "model_source")
     return {name: one for name, one in fields_of(parts).items() if name not in others}
-
-
-def name_late_reduction(key: str, devices: int | None, parts: Parts) -> None:
-    """Name gradients that are reduced after the backward pass, where no key overlaps them with it."""
-    if is_off(parts.flat.get(key)) and devices != parts["tp"] * parts["pp"]:  # else no other rank has them
-        reduced_late(parts, key)
 
 
 STAGE = re.compile(r"(\d+\.?\d*)([KMBT]?):([1-9]\d*\.?\d*)([KMBT]?)", re.IGNORECASE)
@@ -234,16 +232,19 @@ def _attention(parts: Parts, precision: str) -> str:
 def _stages(parts: Parts) -> tuple[tuple[int, ...], int]:
     """Return every stage's layers, () where all are alike, and the stages per pipeline rank."""
     layout, pattern = parts.get("_layout"), str(parts.get("_pattern") or "")
-    if layout or "|" in pattern.partition("/")[0]:
-        layers = layers_of_layout(str(layout)) if layout else layers_of_pattern(pattern)
-        if len(layers) % parts["pp"]:
-            name = "pipeline_model_parallel_layout" if layout else "hybrid_layer_pattern"
-            raise ValueError(
-                f"{name} has {len(layers)} stages, no multiple of pipeline_model_parallel_size {parts['pp']}"
-            )
-        return layers if parts["pp"] > 1 else (), len(layers) // parts["pp"]
+    if layout:
+        return _listed("pipeline_model_parallel_layout", layers_of_layout(str(layout)), parts["pp"])
+    if "|" in pattern.partition("/")[0]:
+        return _listed("hybrid_layer_pattern", layers_of_pattern(pattern), parts["pp"])
     stages = _virtual_stages(parts)
     return _layers_of_stages(parts, stages), stages
+
+
+def _listed(key: str, layers: tuple[int, ...], pp: int) -> tuple[tuple[int, ...], int]:
+    """Return the stages that a key lists; raises ValueError where they do not divide."""
+    if len(layers) % pp:
+        raise ValueError(f"{key} has {len(layers)} stages, no multiple of pipeline_model_parallel_size {pp}")
+    return layers if pp > 1 else (), len(layers) // pp
 
 
 REPEATED = re.compile(r"\(([^()]+)\)\*(\d+)|([^|(),*])\*(\d+)")
@@ -375,8 +376,12 @@ def _recompute(parts: Parts, stages: int) -> Fields:
         return {"recompute": granularity or "none"}
     modules = parts.get("_modules") or "core_attn"
     names = modules.strip("[]").replace(",", " ").split() if isinstance(modules, str) else modules
-    named = {str(name): True for name in names} | ({"moe": True} if parts.get("_moe_recompute") else {})
-    return {"recompute": "selective", "recompute_modules": tuple(named) if [*named] != ["core_attn"] else ()}
+    modules = [*dict.fromkeys(map(str, names))]
+    if parts.get("_moe_recompute") and "moe" not in modules:
+        modules.append("moe")
+    if modules == ["core_attn"]:
+        return {"recompute": "selective", "recompute_modules": ()}
+    return {"recompute": "selective", "recompute_modules": tuple(modules)}
 
 
 DISPATCHERS = {"alltoall": "alltoall", "allgather": "allgather", "flex": "deepep"}

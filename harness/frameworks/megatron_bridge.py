@@ -83,10 +83,8 @@ def settle(parts: Parts) -> Fields:
         more["fp8_parameters"] = True  # fp8_param_gather of these, in training/mixed_precision.py
     sharded = parts.get("_distributed")
     parts["_distributed"] = sharded is None or flag_of("zero", sharded)
-    if matches(_recipe_name(parts.flat), RECIPES["late"].split()) and not parts.flat.get(
-        "overlap_grad_reduce"
-    ):
-        megatron.reduced_late(parts)
+    if matches(_recipe_name(parts.flat), RECIPES["late"].split()):
+        megatron.name_late_reduction(parts)
     parts.setdefault("_bias", str(parts.get("_norm")).lower() != "rmsnorm")  # as its models have it
     model = with_recipes_model(parts, "megatron_bridge")
     return megatron.settled(parts) | more | model | {"adapters": adapters(parts)}

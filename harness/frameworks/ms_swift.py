@@ -77,6 +77,8 @@ def settle(parts: Parts) -> Fields:
         raise ValueError(
             f"quant_bits is {parts['_bits']} with tuner_type full; quantized weights cannot be trained"
         )
+    else:
+        _name_bits(parts)
     _other_models(parts, preferences, on_megatron)
     kept = preferences in ("dpo", "kto", "ppo") or (  # Megatron's has it whatever beta is (rlhf_mixin.py)
         preferences == "grpo" and (on_megatron or _with_divergence(parts))
@@ -259,6 +261,9 @@ def _trainer(parts: Parts, preferences: str, each: int, devices: int | None) -> 
         if "launcher.config_file" not in parts.flat:
             parts.assumed.pop("sharing", None)  # --deepspeed and --fsdp are options of the command itself
         fields["states"] = "bf16" if dtype == "bf16" else "fp32"
+        given = any(key.endswith("_kwargs.use_reentrant") for key in parts.flat)
+        if devices != 1 and not given:  # trainers/mixin.py, _fix_gradient_checkpointing
+            fields["reentrant"] = False
     return fields | {"recompute_modules": (), "etp": None}
 
 
@@ -272,7 +277,7 @@ def _megatron(parts: Parts, each: int, devices: int | None) -> Fields:
     if dtype == "fp16" and not words.is_on(parts.flat.get("accumulate_allreduce_grads_in_fp32")):
         parts.setdefault("_wide_grads", False)  # megatron_args.py switches it on for bf16 alone
     if parts["_type"] == "full":
-        megatron.name_late_reduction("overlap_grad_reduce", devices, parts)
+        megatron.name_late_reduction(parts)
     return megatron.core_fields(parts) | {
         "micro_batch_size": parts["_mcore_micro"] * each,
         "global_batch_size": parts["_global"] * each,
@@ -280,6 +285,14 @@ def _megatron(parts: Parts, each: int, devices: int | None) -> Fields:
         "fused_loss": parts["_fusion"],
         "adapters": _adapters(parts, True) if parts["_type"] != "full" else None,
     }
+
+
+def _name_bits(parts: Parts) -> None:
+    """Name bits that quantize nothing (arguments/base_args/quant_args.py)."""
+    bits = parts.flat.get("quant_bits")
+    if bits is not None and parts.get("_quantizer") is None:
+        why = "nothing is quantized without quant_method"
+        parts.leave_out("quant_bits", bits, why, "none", "none")
 
 
 def _adapters(parts: Parts, on_megatron: bool = False) -> Adapters:
@@ -294,9 +307,8 @@ def _adapters(parts: Parts, on_megatron: bool = False) -> Adapters:
         parts.leave_out(
             "quant_bits", f"{bits} by {method}", "other weights than nf4 and int8; bf16 is taken", "lowers"
         )
-    elif bits is not None and method is None:
-        why = "nothing is quantized without quant_method"
-        parts.leave_out("quant_bits", bits, why, "none", "none")
+    else:
+        _name_bits(parts)
     if parts.get("_regex"):
         parts.leave_out("target_regex", parts["_regex"], "every linear layer is taken", "lowers", "lowers")
     targets = words.targets_of(parts["_targets"])

@@ -215,6 +215,7 @@ def parts_of(question: Question) -> Fields:
     whole = question.global_batch_size
     if whole is None and question.dp is not None:
         whole = question.micro_batch_size * steps_of(question) * question.dp
+    dtype = "bf16" if question.precision == "fp8" else question.precision
     return {
         "seq_len": length,
         "_micro": question.micro_batch_size * length,
@@ -226,9 +227,8 @@ def parts_of(question: Question) -> Fields:
         "_hidden_size": config.get("intermediate_size"),
         "_vocab_size": config.get("vocab_size"),
         "_dp": "fsdp" if question.zero else "ddp",
-        "_dtype" if question.zero else "_autocast": "bf16"
-        if question.precision == "fp8"
-        else question.precision,
+        "_dtype": dtype if question.zero else None,
+        "_autocast": None if question.zero else dtype,
         "_float8": question.precision == "fp8",
         "_experts": question.ep,
         "_recompute": None if question.recompute == "none" else question.recompute,

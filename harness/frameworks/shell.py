@@ -73,7 +73,10 @@ KEY = re.compile(r"[A-Za-z]\w*=")
 MEGATRONS = re.compile(r"(?:(?:pretrain_|train_rl)\w*|\w*(?:text_generation|inference)\w*)\.py\Z")
 """Megatron-LM's scripts, which are named by what they train, or of what trains nothing."""
 
-EXPANDABLE = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF=[\"']?\S*expandable_segments:True")
+ALLOCATOR = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF=(\S*)")
+EXPANDABLE = re.compile(r"(?:tune|axolotl(?:\.cli\.train)?)\Z")
+"""Programs that switch expandable segments on where the environment does not set the allocator."""
+
 NESTED = re.compile(r"\.py\s.*--[A-Za-z]", re.DOTALL)
 """A word that is a command of its own, as of `sh -c`."""
 
@@ -128,8 +131,11 @@ def command_line(text: str) -> dict[str, Any]:
         launcher = bool(program) or any(Path(word).name in LAUNCHERS for word in words)
         script = at if program else next((at for at, word in enumerate(words) if word.endswith(".py")), -1)
         name = Path(words[script]).name if script >= 0 else ""
-        if (program or MEGATRONS.match(name)) and EXPANDABLE.search(text):
-            flat["launcher.expandable_segments"] = True
+        allocators = ALLOCATOR.findall(text)
+        expandable = any("expandable_segments:True" in one for one in allocators)
+        usual = bool(allocators) and any(EXPANDABLE.match(word) for word in words)
+        if usual or (expandable and (program or MEGATRONS.match(name))):
+            flat["launcher.expandable_segments"] = expandable
         if MEGATRONS.match(name) and name != "pretrain_gpt.py":
             flat["launcher.script"] = name
         for before, word in pairwise(words[at:] if program else ()):

@@ -199,7 +199,7 @@ def _megatron(parts: Parts) -> Fields:
     parts |= {"_bf16": parts["precision"] == "bf16", "_fp16": parts["precision"] != "bf16"}
     if not parts["_rank"]:  # utils/megatron_utils.py, get_model
         key = "engine.override_ddp_config.overlap_grad_reduce"
-        megatron.name_late_reduction(key, words.devices_of(parts), parts)
+        megatron.name_late_reduction(parts, key)
     return megatron.core_fields(parts) | {"grouped_experts": parts["_grouped"]}
 
 

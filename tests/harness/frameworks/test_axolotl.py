@@ -10,6 +10,7 @@ from harness.frameworks.techniques import approximated
 from harness.question import Adapters, FieldOrigin
 
 BASE = {"base_model": "NousResearch/Llama-2-7b-hf", "sequence_len": 4096, "sample_packing": True}
+CHECKPOINTS = {"gradient_checkpointing": True}
 KERNELS = {"lora_mlp_kernel": "lowers"}
 QLORA = {"adapter": "qlora", "load_in_4bit": True, "lora_r": 8, "lora_qkv_kernel": False}
 LORA = {"adapter": "lora", "lora_r": 8, "lora_qkv_kernel": False}
@@ -48,7 +49,7 @@ ROWS = [
     ({"attn_implementation": "sdpa", "bf16": False}, {}, {"sample_packing": "raises"}),
     ({"attn_implementation": "sdpa", "sdpa_varlen": True, "bf16": False}, {}, {"sdpa_varlen": "either"}),
     (QLORA | {"gradient_checkpointing": True, "selective_checkpointing": {"save": ["attention"]}},
-     {"recompute": "full"}, {"selective_checkpointing.save": "raises"}),
+     {"recompute": "full", "reentrant": False}, {"selective_checkpointing.save": "raises"}),
     ({"torch_compile": "auto"}, {"compile": True}, EMBEDDING),
     ({"fsdp": ["shard_grad_op"], "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}},
      {"sharing": "fsdp1", "zero": 2}, {}),
@@ -65,6 +66,15 @@ ROWS = [
     (QLORA | {"plugins": [CUT]}, {"fused_loss": True}, {}),
     (QLORA | FUSED, {"fused_loss": False, "fused_layers": False}, {}),
     (QLORA | FUSED | {"plugins": [LIGER]}, {"fused_loss": True, "fused_layers": True}, {}),
+    (QLORA | FUSED | {"plugins": [LIGER], "base_model": "bigcode/starcoder2-3b"},
+     {"fused_loss": True, "fused_layers": False}, {}),
+    (QLORA | CHECKPOINTS, {"reentrant": True}, {}),
+    (QLORA | CHECKPOINTS | {"gradient_checkpointing_kwargs": {"preserve_rng_state": False}},
+     {"reentrant": False}, {}),
+    (QLORA | CHECKPOINTS | {"base_model": "google/gemma-4-31B-it"}, {"reentrant": False},
+     {"vision_config": "raises"}),
+    (QLORA | CHECKPOINTS | {"unfrozen_parameters": ["lm_head"]}, {"reentrant": False},
+     {"unfrozen_parameters": "lowers"}),
     (QLORA | {"cut_cross_entropy": True}, {"fused_loss": False}, {}),
     (QLORA | {"lora_modules_to_save": ["lm_head"]}, {}, {"lora_modules_to_save": "raises"}),
     (QLORA | {"sample_packing": False}, {}, {"sample_packing": "lowers"}),

@@ -57,3 +57,31 @@ def test_several_files_are_asked_as_a_list(tmp_path):
     files = ",".join(str(tmp_path / name) for name in ("train.yaml", "ds.json"))
     question = question_from(words_of([f"config=[{files}]", "devices=8", "seq_len=512"], FIT))
     assert (question.sharing, question.zero, question.seq_len) == ("zero", 3, 512)
+
+
+@pytest.mark.parametrize(("text", "devices", "expandable"), [
+    ("stage: sft\ntemplate: qwen\n", 1, False), ("stage: sft\ntemplate: qwen\n", 2, True),
+    ("train_dataset: x\nmodel_class: llm\n", 1, False), ("train_dataset: x\nmodel_class: llm\n", 2, True),
+    ("stage: sft\ntemplate: qwen\ntensor_model_parallel_size: 1\nuse_distributed_optimizer: true\n", 1, True),
+])  # fmt: skip
+def test_llama_factorys_launcher_has_expandable_segments_of_several_devices(
+    text, devices, expandable, tmp_path
+):
+    """(LLaMA-Factory ff6d4d1, launcher.py; Megatron's is started by torchrun whatever the devices)"""
+    name = "model" if "model_class" in text else "model_name_or_path"
+    (tmp_path / "a.yaml").write_text(f"{text}{name}: Qwen/Qwen3-0.6B\ncutoff_len: 512\n")
+    question = question_from(words_of([f"config={tmp_path}/a.yaml", f"devices={devices}"], FIT))
+    assert question.expandable_segments == expandable
+
+
+@pytest.mark.parametrize(("allocator", "expandable"), [
+    ("", True), ("PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128 ", False),
+    ("PYTORCH_ALLOC_CONF='expandable_segments:True' ", True),
+])  # fmt: skip
+def test_a_script_that_sets_the_allocator_keeps_torchtune_from_it(allocator, expandable, tmp_path):
+    text = "model._component_: torchtune.models.llama3_1.llama3_1_8b\nbatch_size: 2\n"
+    (tmp_path / "a.yaml").write_text(text + "optimizer._component_: torch.optim.AdamW\n")
+    run = f"{allocator}tune run --nproc_per_node 2 full_finetune_distributed --config a.yaml batch_size=4\n"
+    (tmp_path / "run.sh").write_text(run)
+    question = read_own_files([str(tmp_path / name) for name in ("run.sh", "a.yaml")])
+    assert question.expandable_segments == expandable
