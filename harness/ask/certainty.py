@@ -34,7 +34,7 @@ def error_of(engine: EngineName | None, question: Question, kind: str) -> Mappin
     name: EngineName = "dry run" if engine == "dry run" else "account"
     adapters = question.adapters
     of_pages = adapters is not None and (
-        name == "account" or (adapters.base != "bf16" and question.zero == 3)
+        name == "account" or (question.zero == 3 and (adapters.base != "bf16" or question.sharing == "fsdp1"))
     )
     if is_described(question) or of_pages:  # the only peaks of such adapters that were published
         as_asked: Mapping[str, Mapping[str, Any]] = recorded()["as_asked"][name]

@@ -105,7 +105,8 @@ def keep_inputs(kept: list[Tensor], forward: Callable[..., Any], x: Tensor, *arg
 
     A re-entrant checkpoint recomputes from a leaf. The hook that FSDP1 registers on inputs of frozen units
     refers to their AccumulateGrad nodes, which own leaf and gradient, and is removed when the pass ends
-    (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook).
+    (torch/distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook). The first layer's
+    input needs no gradient here, where a frozen embedding makes it, and is not counted.
     """
     if x.requires_grad:
         x.register_hook(partial(keep, kept, x.detach()))  # type: ignore[no-untyped-call]

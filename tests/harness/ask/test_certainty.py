@@ -12,10 +12,10 @@ import yaml
 
 from harness.answer import Answer, Interval, Memory, OtherChoice, Peak, RankedLayout
 from harness.ask import memory_lines
-from harness.ask.certainty import with_certainty
+from harness.ask.certainty import error_of, with_certainty
 from harness.config.code_fingerprint import ROOT
 from harness.frameworks.read import read_own_text
-from harness.question import FieldOrigin, KeyRead, Question
+from harness.question import Adapters, FieldOrigin, KeyRead, Question
 
 ROOM_B = 80e9
 ERRORS = yaml.safe_load((ROOT / "conf/engine_errors.yaml").read_text())
@@ -171,6 +171,15 @@ def test_the_chance_to_fit_is_that_of_the_interval_of_reserved_bytes(filled, cha
     assert judged.memory.chance_to_fit == pytest.approx(chance, abs=1e-4)
     for answer in (account(60), dry_run(70, 90, True)):  # a chosen error, and what is reserved beyond need
         assert with_certainty(answer, asked()).memory.chance_to_fit is None
+
+
+def test_adapters_that_fsdp1_shards_have_the_error_of_published_ones():
+    """The dry run takes FSDP2 in its place."""
+    question = asked(sharing="fsdp1", zero=3, adapters=Adapters(rank=8))
+    published = ERRORS["as_asked"]["dry run"]["allocated"]["adapters"]
+    assert error_of("dry run", question, "allocated") == published
+    alone = msgspec.structs.replace(question, sharing="fsdp2")
+    assert error_of("dry run", alone, "allocated") != published
 
 
 def test_a_search_is_not_judged():
